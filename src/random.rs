@@ -1,0 +1,61 @@
+//! The only source of randomness: ids, jitter and slots draw from a parameter, so that tests can repeat a run.
+
+use std::sync::Mutex;
+
+/// Source of random bytes.
+pub trait Random: Send + Sync + 'static {
+    /// Fills `bytes`.
+    fn fill(&self, bytes: &mut [u8]);
+
+    /// A number in `0..=u64::MAX`, every value as likely.
+    fn next_u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// A fraction in `0.0..1.0`.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit a double exactly")]
+    fn next_fraction(&self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// The operating system's generator.
+#[cfg(feature = "server")]
+#[derive(Debug, Default)]
+pub struct SystemRandom(ring::rand::SystemRandom);
+
+#[cfg(feature = "server")]
+impl Random for SystemRandom {
+    fn fill(&self, bytes: &mut [u8]) {
+        // Unwrap safety: ring fails only where the kernel has no random source, and then no id or key may be made at all.
+        ring::rand::SecureRandom::fill(&self.0, bytes).expect("the operating system gives random bytes");
+    }
+}
+
+/// A generator that repeats itself from its seed (SplitMix64); for tests and simulations only.
+#[derive(Debug)]
+pub struct SeededRandom(Mutex<u64>);
+
+impl SeededRandom {
+    /// Starts at `seed`; print it, so that a failure can be run again.
+    pub fn new(seed: u64) -> Self {
+        Self(Mutex::new(seed))
+    }
+}
+
+impl Random for SeededRandom {
+    fn fill(&self, bytes: &mut [u8]) {
+        // Unwrap safety: nothing panics while it holds this lock.
+        let mut state = self.0.lock().expect("not poisoned");
+        for chunk in bytes.chunks_mut(8) {
+            *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = *state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^= z >> 31;
+            chunk.copy_from_slice(&z.to_le_bytes()[..chunk.len()]);
+        }
+    }
+}

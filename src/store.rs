@@ -1,0 +1,129 @@
+//! The store: receipts, jobs, attempts and the outbox, on SQLite or PostgreSQL. One method is one transaction is one
+//! crash boundary. Leases take durations, and the database's clock decides. Two backends, one conformance suite.
+
+pub mod error;
+pub mod intake;
+pub mod outbox;
+pub mod jobs;
+pub mod tx;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use crate::model::id::{OutboxId, ReceiptId};
+use crate::model::job::{Job, JobKey, JobReason, Lane};
+use crate::model::subscription::SubscriptionSet;
+
+pub use error::StoreError;
+pub use intake::{DeliveryVerdict, EventVerdict, NewDelivery, NewEvent, Verdict};
+pub use jobs::*;
+pub use outbox::*;
+
+/// What the stages meet in.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    // -- intake ------------------------------------------------------------------------------------------------------
+
+    /// Queues one delivery for the next group commit. The answer comes after COMMIT, or as an error; dropping the
+    /// receiver changes nothing for the commit. Fails at once with [`StoreError::Busy`] when the queue is full.
+    fn submit(&self, delivery: NewDelivery) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError>;
+
+    /// Writes refused requests to the quarantine and trims it to its bounds; outside every request's path.
+    async fn record_rejections(&self, rejections: Vec<NewRejection>, bounds: QuarantineBounds) -> Result<(), StoreError>;
+
+    // -- outbox (the relay) ------------------------------------------------------------------------------------------
+
+    /// Makes the relay known for `lease` and returns how many are alive, itself included.
+    async fn announce_relay(&self, relay: &str, lease: Duration) -> Result<u32, StoreError>;
+
+    /// Renews what the relay holds and takes free or expired shards until it holds `share`; returns all it holds.
+    async fn hold_shards(&self, relay: &str, share: u32, lease: Duration) -> Result<Vec<u8>, StoreError>;
+
+    /// Gives shards back.
+    async fn release_shards(&self, relay: &str, shards: &[u8]) -> Result<(), StoreError>;
+
+    /// Due rows of the given shards that are still there, oldest first, with their messages; rows of paused
+    /// subscriptions stay. Never "id greater than the last".
+    async fn read_outbox(&self, query: OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError>;
+
+    /// Removes rows whose own confirm came, and completes jobs of `completes_on = "confirm"` subscriptions.
+    async fn delete_outbox(&self, confirmed: &[ConfirmedRow]) -> Result<(), StoreError>;
+
+    /// Puts hand-overs that no queue took back into the outbox, due after `delay`; commit this before acking the
+    /// broker's message. A job that has moved on is left alone.
+    async fn return_to_outbox(&self, returned: &[HandOver], delay: Duration) -> Result<(), StoreError>;
+
+    /// Takes a hand-over out of the outbox and puts its job in review.
+    async fn give_up_outbox(&self, rows: &[OutboxId], reason: JobReason, note: &str) -> Result<u64, StoreError>;
+
+    /// Depth and age of the outbox, for gauges; cheap at any depth.
+    async fn outbox_status(&self) -> Result<OutboxStatus, StoreError>;
+
+    // -- jobs --------------------------------------------------------------------------------------------------------
+
+    /// Applies reports in order; each gets its own verdict. Tokens are checked by the caller.
+    async fn record_outcomes(&self, reports: Vec<OutcomeReport>, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<OutcomeVerdict>, StoreError>;
+
+    /// Leases due `pull` jobs of one subscription, oldest first: begins their attempts.
+    async fn claim_jobs(&self, claim: ClaimRequest, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<ClaimedJob>, StoreError>;
+
+    /// Moves a running attempt's lease to now + `lease`; refused when it is no longer the one that runs.
+    async fn extend_lease(&self, job: &JobKey, attempt: i32, lease: Duration) -> Result<(), StoreError>;
+
+    /// Hands out retrying and pending `amqp` jobs that are due (a new attempt and an outbox row); returns how many.
+    async fn hand_out_due(&self, limit: u32, subscriptions: Arc<SubscriptionSet>) -> Result<u32, StoreError>;
+
+    /// Ends attempts whose lease ran out as failed (`no_outcome`) and schedules what follows; returns how many.
+    async fn rescue_expired(&self, limit: u32, subscriptions: Arc<SubscriptionSet>) -> Result<u32, StoreError>;
+
+    /// Publishes again, with the same attempt number, queued jobs of `subscription` that have no outbox row and were
+    /// handed out before `older_than` ago; after `times` such attempts the job goes to review `no_outcome`.
+    async fn republish_lost(&self, subscription: &str, older_than: Duration, times: u32, limit: u32) -> Result<u32, StoreError>;
+
+    /// Arms jobs again that a person, or routing that came back, wants run; each gets its verdict.
+    async fn replay(&self, jobs: &[JobKey], replay: ReplayRequest, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<ReplayVerdict>, StoreError>;
+
+    /// Closes a job in review unprocessed.
+    async fn dismiss(&self, job: &JobKey, actor: &str, why: &str) -> Result<(), StoreError>;
+
+    /// Depth by subscription and state from the counters, and the oldest live and oldest review ages.
+    async fn job_status(&self) -> Result<JobStatus, StoreError>;
+
+    // -- reading -----------------------------------------------------------------------------------------------------
+
+    async fn receipt(&self, id: ReceiptId) -> Result<Option<ReceiptView>, StoreError>;
+    async fn receipts(&self, query: ReceiptQuery) -> Result<Vec<ReceiptView>, StoreError>;
+    /// The stored body of a receipt: the item's bytes, or the whole delivery's.
+    async fn body(&self, id: ReceiptId, whole: bool) -> Result<StoredBody, StoreError>;
+    async fn job(&self, key: &JobKey) -> Result<Option<JobView>, StoreError>;
+    async fn jobs(&self, query: JobQuery) -> Result<Vec<Job>, StoreError>;
+    async fn rejections(&self, limit: u32) -> Result<Vec<NewRejection>, StoreError>;
+
+    // -- upkeep ------------------------------------------------------------------------------------------------------
+
+    /// Takes note of the configured subscriptions; those that went are `retired`. Returns retired names.
+    async fn sync_subscriptions(&self, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<String>, StoreError>;
+
+    /// Partitions ahead, expiry, counter correction: small steps, called every minute. Returns days of partitions ahead.
+    async fn upkeep(&self, retention: Retention) -> Result<UpkeepReport, StoreError>;
+
+    /// The key from which lease tokens are made.
+    async fn token_key(&self) -> Result<[u8; 32], StoreError>;
+
+    /// Tries the store for real: writes, reads back, checks durability settings and the schema's version.
+    async fn check(&self) -> Result<Vec<CheckFinding>, StoreError>;
+
+    /// What `/readyz` says: an error means that intake answers 503 now.
+    async fn ready(&self) -> Result<(), StoreError>;
+
+    /// Commits what is queued and closes; nothing is accepted afterwards.
+    async fn close(&self);
+}
+
+/// Lane of the attempt that begins the `retry`-th retry (1 = the second try).
+pub fn lane_of_retry(retry: i32) -> Lane {
+    if retry >= 3 { Lane::Slow } else { Lane::Fresh }
+}
