@@ -6,8 +6,26 @@ pub mod model;
 pub mod random;
 
 #[cfg(feature = "server")]
+pub mod admin;
+#[cfg(feature = "server")]
+pub mod amqp;
+#[cfg(feature = "server")]
+pub mod cli;
+#[cfg(feature = "server")]
+pub mod config;
+#[cfg(feature = "server")]
+pub mod edge;
+#[cfg(feature = "server")]
+pub mod lifecycle;
+#[cfg(feature = "server")]
 pub mod metrics;
+#[cfg(feature = "server")]
+pub mod outbox;
+#[cfg(feature = "server")]
+pub mod process;
 #[cfg(feature = "server")]
 pub mod provider;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+pub mod telemetry;

@@ -23,8 +23,24 @@ pub trait Random: Send + Sync + 'static {
 
 /// The operating system's generator.
 #[cfg(feature = "server")]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SystemRandom(ring::rand::SystemRandom);
+
+#[cfg(feature = "server")]
+impl SystemRandom {
+    /// The one generator of the process; hand it on as `&dyn Random`.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that makes it")]
+    pub fn new() -> Self {
+        Self(ring::rand::SystemRandom::new())
+    }
+}
+
+#[cfg(feature = "server")]
+impl Default for SystemRandom {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 #[cfg(feature = "server")]
 impl Random for SystemRandom {

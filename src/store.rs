@@ -1,6 +1,7 @@
 //! The store: receipts, jobs, attempts and the outbox, on SQLite or PostgreSQL. One method is one transaction is one
 //! crash boundary. Leases take durations, and the database's clock decides. Two backends, one conformance suite.
 
+pub mod committer;
 pub mod error;
 pub mod intake;
 pub mod outbox;
@@ -22,11 +23,14 @@ pub use intake::{DeliveryVerdict, EventVerdict, NewDelivery, NewEvent, Verdict};
 pub use jobs::*;
 pub use outbox::*;
 
-/// What the stages meet in.
-#[async_trait]
-pub trait Store: Send + Sync + 'static {
-    // -- intake ------------------------------------------------------------------------------------------------------
+/// What the stages meet in; each stage takes only the part that it needs, so that its tests can stand in for it.
+pub trait Store: Intake + Outbox + Jobs + Archive + Upkeep {}
 
+impl<T: Intake + Outbox + Jobs + Archive + Upkeep> Store for T {}
+
+/// For the edge.
+#[async_trait]
+pub trait Intake: Send + Sync + 'static {
     /// Queues one delivery for the next group commit. The answer comes after COMMIT, or as an error; dropping the
     /// receiver changes nothing for the commit. Fails at once with [`StoreError::Busy`] when the queue is full.
     fn submit(&self, delivery: NewDelivery) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError>;
@@ -34,8 +38,13 @@ pub trait Store: Send + Sync + 'static {
     /// Writes refused requests to the quarantine and trims it to its bounds; outside every request's path.
     async fn record_rejections(&self, rejections: Vec<NewRejection>, bounds: QuarantineBounds) -> Result<(), StoreError>;
 
-    // -- outbox (the relay) ------------------------------------------------------------------------------------------
+    /// What `/readyz` says: an error means that intake answers 503 now.
+    async fn ready(&self) -> Result<(), StoreError>;
+}
 
+/// For the relay.
+#[async_trait]
+pub trait Outbox: Send + Sync + 'static {
     /// Makes the relay known for `lease` and returns how many are alive, itself included.
     async fn announce_relay(&self, relay: &str, lease: Duration) -> Result<u32, StoreError>;
 
@@ -61,9 +70,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Depth and age of the outbox, for gauges; cheap at any depth.
     async fn outbox_status(&self) -> Result<OutboxStatus, StoreError>;
+}
 
-    // -- jobs --------------------------------------------------------------------------------------------------------
-
+/// For process and for operators.
+#[async_trait]
+pub trait Jobs: Send + Sync + 'static {
     /// Applies reports in order; each gets its own verdict. Tokens are checked by the caller.
     async fn record_outcomes(&self, reports: Vec<OutcomeReport>, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<OutcomeVerdict>, StoreError>;
 
@@ -91,9 +102,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Depth by subscription and state from the counters, and the oldest live and oldest review ages.
     async fn job_status(&self) -> Result<JobStatus, StoreError>;
+}
 
-    // -- reading -----------------------------------------------------------------------------------------------------
-
+/// What is known, for operators, consumers and tests.
+#[async_trait]
+pub trait Archive: Send + Sync + 'static {
     async fn receipt(&self, id: ReceiptId) -> Result<Option<ReceiptView>, StoreError>;
     async fn receipts(&self, query: ReceiptQuery) -> Result<Vec<ReceiptView>, StoreError>;
     /// The stored body of a receipt: the item's bytes, or the whole delivery's.
@@ -101,9 +114,11 @@ pub trait Store: Send + Sync + 'static {
     async fn job(&self, key: &JobKey) -> Result<Option<JobView>, StoreError>;
     async fn jobs(&self, query: JobQuery) -> Result<Vec<Job>, StoreError>;
     async fn rejections(&self, limit: u32) -> Result<Vec<NewRejection>, StoreError>;
+}
 
-    // -- upkeep ------------------------------------------------------------------------------------------------------
-
+/// For `serve`, `check` and `migrate`.
+#[async_trait]
+pub trait Upkeep: Send + Sync + 'static {
     /// Takes note of the configured subscriptions; those that went are `retired`. Returns retired names.
     async fn sync_subscriptions(&self, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<String>, StoreError>;
 
@@ -115,9 +130,6 @@ pub trait Store: Send + Sync + 'static {
 
     /// Tries the store for real: writes, reads back, checks durability settings and the schema's version.
     async fn check(&self) -> Result<Vec<CheckFinding>, StoreError>;
-
-    /// What `/readyz` says: an error means that intake answers 503 now.
-    async fn ready(&self) -> Result<(), StoreError>;
 
     /// Commits what is queued and closes; nothing is accepted afterwards.
     async fn close(&self);

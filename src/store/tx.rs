@@ -20,6 +20,18 @@ pub struct PayloadRow {
     pub url: String,
 }
 
+/// All rows of an intake batch whose receipts may be new.
+#[derive(Debug, Clone, Default)]
+pub struct IntakeRows {
+    pub receipts: Vec<Receipt>,
+    /// By position: whether the replay guard looks at the receipt.
+    pub replay_guard: Vec<bool>,
+    /// One for each delivery; stored if any of its receipts is.
+    pub payloads: Vec<PayloadRow>,
+    pub jobs: Vec<Job>,
+    pub outbox: Vec<OutboxRow>,
+}
+
 /// A hand-over to be written.
 #[derive(Debug, Clone)]
 pub struct OutboxRow {
@@ -77,8 +89,9 @@ pub trait Tx: Send {
     /// The database's clock, UTC microseconds.
     async fn now(&mut self) -> Result<i64, StoreError>;
 
-    /// Inserts the receipts whose keys are free; returns the ids that were inserted. Rows come sorted by key, no key twice.
-    async fn insert_receipts(&mut self, receipts: &[Receipt], replay_guard: &[bool]) -> Result<Vec<ReceiptId>, StoreError>;
+    /// Inserts the receipts whose keys are free and, for those alone, their payload, jobs and outbox rows; one statement
+    /// where the backend can. Returns the ids that were inserted. Receipts come sorted by key, no key twice.
+    async fn insert_intake(&mut self, rows: &IntakeRows) -> Result<Vec<ReceiptId>, StoreError>;
     /// A second statement, with its own snapshot: the receipts of these keys, locked for the counters.
     async fn receipts_by_key(&mut self, keys: &[EventKey]) -> Result<Vec<Receipt>, StoreError>;
     /// Guarded receipts of `provider` with this signed content, oldest first, at most 2.
@@ -98,8 +111,10 @@ pub trait Tx: Send {
     async fn receipts_by_id(&mut self, ids: &[ReceiptId]) -> Result<Vec<Receipt>, StoreError>;
     /// Bodies with their content type; `None` where retention took it.
     async fn bodies(&mut self, receipts: &[Receipt]) -> Result<Vec<Option<(String, bytes::Bytes)>>, StoreError>;
-    /// Applies the writes and moves `job_counts`, last and in key order.
+    /// Applies the writes. `job_counts` is not touched: the flow adds [`JobWrites::counts`] with `add_counts`.
     async fn write_jobs(&mut self, writes: &JobWrites) -> Result<(), StoreError>;
+    /// Adds to `job_counts` (subscription, state or `~outbox`, difference), in key order, as the transaction's last statement.
+    async fn add_counts(&mut self, counts: &[(String, String, i64)]) -> Result<(), StoreError>;
     /// Names of subscriptions that are paused or retired.
     async fn held_back_subscriptions(&mut self) -> Result<Vec<(String, SubscriptionState)>, StoreError>;
     /// Notes that a subscription has sent a report (only the first changes anything).

@@ -1,0 +1,1 @@
+//! The operators' listener: API, metrics, health.

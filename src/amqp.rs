@@ -1,0 +1,1 @@
+//! The broker: connections, topology, reconnect; no publish, no consume.

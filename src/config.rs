@@ -1,0 +1,1 @@
+//! The configuration file: sections, `Secret`, and the only reader of the environment.

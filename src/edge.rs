@@ -1,0 +1,1 @@
+//! The edge: accept loop, limits, verification, and the answer after COMMIT.

@@ -1,0 +1,1 @@
+//! Signals, soft then hard stop, task tracking, exit code.

@@ -1,0 +1,1 @@
+//! The outbox: the relay that empties it, the publisher, and the message.

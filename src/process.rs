@@ -1,0 +1,1 @@
+//! Processing: outcomes, claims, retries, rescue.

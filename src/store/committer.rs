@@ -1,0 +1,143 @@
+//! The bounded queue between the edge and the writers: they take what is there, and while one commit is on its way the
+//! next batch gathers. No timer.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use tokio::sync::{Notify, oneshot};
+
+use super::{DeliveryVerdict, NewDelivery, StoreError};
+
+/// Bounds of the intake queue and of one batch.
+#[derive(Debug, Clone, Copy)]
+pub struct CommitterConfig {
+    /// Events that may wait; past it 503. Default 4,096.
+    pub queue_events_max: usize,
+    /// Bytes of bodies that may wait; past it 503. Default 64 MiB.
+    pub queue_bytes_max: usize,
+    /// Events in one transaction (soft: a delivery is never split). Default 256.
+    pub batch_events_max: usize,
+    /// Bytes of bodies in one transaction (soft). Default 4 MiB.
+    pub batch_bytes_max: usize,
+}
+
+impl Default for CommitterConfig {
+    fn default() -> Self {
+        Self {
+            queue_events_max: 4096,
+            queue_bytes_max: 64 * 1024 * 1024,
+            batch_events_max: 256,
+            batch_bytes_max: 4 * 1024 * 1024,
+        }
+    }
+}
+
+/// A delivery that waits for its commit.
+pub(crate) struct Waiting {
+    pub delivery: NewDelivery,
+    pub answer: oneshot::Sender<Result<DeliveryVerdict, StoreError>>,
+}
+
+impl Waiting {
+    fn bytes(&self) -> usize {
+        self.delivery.body.len()
+    }
+}
+
+/// Deliveries that wait for a writer.
+pub(crate) struct IntakeQueue {
+    config: CommitterConfig,
+    state: Mutex<State>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Waiting>,
+    events: usize,
+    bytes: usize,
+    closed: bool,
+}
+
+impl IntakeQueue {
+    pub fn new(config: CommitterConfig) -> Self {
+        Self { config, state: Mutex::default(), arrived: Notify::new() }
+    }
+
+    /// Queues a delivery. Fails at once when the queue is full or closed; a lone delivery larger than the bounds is let in.
+    pub fn push(
+        &self,
+        delivery: NewDelivery,
+    ) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError> {
+        let (answer, heard) = oneshot::channel();
+        let waiting = Waiting { delivery, answer };
+        {
+            let mut state = self.lock();
+            if state.closed {
+                return Err(StoreError::Unavailable("stopping".to_owned()));
+            }
+            let events = state.events + waiting.delivery.events.len();
+            let bytes = state.bytes + waiting.bytes();
+            let full = events > self.config.queue_events_max || bytes > self.config.queue_bytes_max;
+            if full && !state.waiting.is_empty() {
+                return Err(StoreError::Busy);
+            }
+            state.events = events;
+            state.bytes = bytes;
+            state.waiting.push_back(waiting);
+        }
+        self.arrived.notify_one();
+        Ok(heard)
+    }
+
+    /// Takes what is there, up to one batch; waits while there is nothing; `None` once closed and empty.
+    pub async fn take(&self) -> Option<Vec<Waiting>> {
+        loop {
+            {
+                let mut state = self.lock();
+                let batch = self.take_batch(&mut state);
+                if !batch.is_empty() {
+                    if !state.waiting.is_empty() {
+                        self.arrived.notify_one();
+                    }
+                    return Some(batch);
+                }
+                if state.closed {
+                    // Wake the next writer, so that each of them sees the end.
+                    self.arrived.notify_one();
+                    return None;
+                }
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// No more deliveries; those that wait are still taken.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.arrived.notify_one();
+    }
+
+    fn take_batch(&self, state: &mut State) -> Vec<Waiting> {
+        let mut batch = Vec::new();
+        let (mut events, mut bytes) = (0, 0);
+        while let Some(next) = state.waiting.front() {
+            let (next_events, next_bytes) = (next.delivery.events.len(), next.bytes());
+            let over = events + next_events > self.config.batch_events_max || bytes + next_bytes > self.config.batch_bytes_max;
+            if over && !batch.is_empty() {
+                break;
+            }
+            events += next_events;
+            bytes += next_bytes;
+            batch.extend(state.waiting.pop_front());
+        }
+        state.events -= events;
+        state.bytes -= bytes;
+        batch
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // Unwrap safety: nothing panics while it holds this lock.
+        self.state.lock().expect("not poisoned")
+    }
+}

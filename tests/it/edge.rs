@@ -1,0 +1,1 @@
+//! The edge over real sockets.

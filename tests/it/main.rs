@@ -1,0 +1,11 @@
+//! The integration tests: one binary, a file per subject. `support` gives each test its own database and vhost.
+
+mod support;
+
+mod edge;
+mod jobs;
+mod providers;
+mod relay;
+mod store;
+mod tree;
+mod whole;

@@ -1,0 +1,1 @@
+//! Vectors and refusals for every provider file.

@@ -1,0 +1,1 @@
+//! Rules of the source tree: imports, file sizes, names.

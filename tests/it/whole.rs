@@ -1,0 +1,1 @@
+//! The real binary from the wire to the queue.
