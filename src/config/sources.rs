@@ -206,7 +206,7 @@ fn read_paths(table: &Table<'_>) -> Vec<String> {
 }
 
 fn read_redirect(table: &Table<'_>) -> Redirect {
-    let mut read = |name| {
+    let read = |name| {
         if !table.has(name) {
             table.mistake(&table.place, format!("`redirect` needs `{name}`"));
         }

@@ -6,9 +6,9 @@ use super::names;
 use super::reader::{Schema, Table, key};
 use super::report::Place;
 use super::units;
-use crate::model::filter::Filter;
+use crate::model::filter::{Filter, Glob};
 use crate::model::receipt::Mode;
-use crate::model::retry::RetryPolicy;
+use crate::model::retry::{Jitter, RetryLimits, RetryPolicy, TRIES_MAX};
 use crate::model::subscription::{CompletesOn, Subscription, Target};
 
 pub(crate) const SUBSCRIPTION: Schema = Schema {
@@ -120,10 +120,11 @@ fn read_filter(table: &Table<'_>) -> (Filter, Vec<(String, Place)>) {
             _ => table.mistake(&place, format!("{text:?} is none of \"live\", \"test\", \"unknown\"")),
         }
     }
-    let types = table.texts("types");
-    for (glob, place) in &types {
-        if let Some(why) = glob_fault(glob) {
-            table.mistake(place, why);
+    let mut types: Vec<Glob> = Vec::new();
+    for (text, place) in table.texts("types") {
+        match text.parse() {
+            Ok(glob) => types.push(glob),
+            Err(why) => table.mistake(&place, format!("`types`: {why}")),
         }
     }
     let filter = Filter {
@@ -131,18 +132,9 @@ fn read_filter(table: &Table<'_>) -> (Filter, Vec<(String, Place)>) {
         providers: texts("providers"),
         accounts: texts("accounts"),
         modes,
-        types: types.into_iter().map(|(glob, _)| glob).collect(),
+        types,
     };
     (filter, sources)
-}
-
-/// A `*` that is not a whole part would match less than it looks.
-fn glob_fault(glob: &str) -> Option<String> {
-    if glob.is_empty() || glob.len() > 255 {
-        return Some("a type glob has 1 to 255 bytes".to_owned());
-    }
-    let bad = glob.split(['.', '/']).find(|part| part.contains('*') && *part != "*" && *part != "**")?;
-    Some(format!("{glob:?}: `{bad}` mixes a star with text; a star is a part of its own (`*` one part, `**` any number)"))
 }
 
 fn limit(text: &str) -> Result<Duration, String> {
@@ -152,75 +144,55 @@ fn limit(text: &str) -> Result<Duration, String> {
 }
 
 fn read_retry(table: &Table<'_>) -> RetryPolicy {
-    if !table.is_text("retry") && table.has("retry") {
-        return match table.table("retry") {
-            Some((inner, place)) => read_policy(&Table::of(table.context(), &RETRY, inner, place)),
-            None => RetryPolicy::standard(),
-        };
+    if table.has("retry") && !table.is_text("retry") {
+        let own = table.table("retry").and_then(|(inner, place)| read_policy(&Table::of(table.context(), &RETRY, inner, place)));
+        // After a mistake any policy will do: nothing runs with it.
+        return own.unwrap_or_else(standard);
     }
     table.parsed("retry", |text| {
-        RetryPolicy::named(text).ok_or_else(|| format!("{text:?} is none of \"standard\", \"short\", \"capped\", \"day\""))
+        RetryPolicy::preset(text).ok_or_else(|| format!("{text:?} is none of \"standard\", \"short\", \"capped\", \"day\""))
     })
 }
 
-const TRIES_MAX: u32 = 100;
+fn standard() -> RetryPolicy {
+    // Unwrap safety: a test of the presets makes each of them.
+    RetryPolicy::preset("standard").expect("a preset")
+}
 
-fn read_policy(table: &Table<'_>) -> RetryPolicy {
+fn read_policy(table: &Table<'_>) -> Option<RetryPolicy> {
     let day = Duration::from_secs(86_400);
     let mut schedule = Vec::new();
     for (text, place) in table.texts("schedule") {
         match units::duration(&text) {
-            Ok(wait) if wait <= day * 30 => schedule.push(wait),
-            Ok(_) => table.mistake(&place, format!("`schedule`: {text} is more than 30days")),
+            Ok(wait) => schedule.push(wait),
             Err(why) => table.mistake(&place, format!("`schedule`: {why}")),
         }
     }
     let base = table.duration("base", Duration::from_millis(100)..=day);
     let factor = table.fraction("factor", 1.0..=100.0).unwrap_or(4.0);
     let cap = table.duration("cap", Duration::from_millis(100)..=day * 7);
-    let attempts = table.count("attempts", 1..=TRIES_MAX);
-    let (jitter_min, jitter_max, jitter_both) = match table.table("jitter") {
-        Some((inner, place)) => read_jitter(&Table::of(table.context(), &JITTER, inner, place)),
-        None => (0.1, 0.2, false),
+    let attempts = table.count("attempts", 1..=u32::try_from(TRIES_MAX).unwrap_or(u32::MAX)) as usize;
+    let jitter = table.table("jitter").map(|(inner, place)| read_jitter(&Table::of(table.context(), &JITTER, inner, place)));
+    let limits = RetryLimits {
+        jitter: jitter.unwrap_or(Jitter::STANDARD),
+        total_max: table.duration("total_max", Duration::from_secs(1)..=day * 30),
+        retry_after_max: table.duration("retry_after_max", Duration::from_secs(1)..=day),
     };
-    let waits = if table.has("schedule") {
+    let made = if table.has("schedule") {
         if let Some(other) = ["base", "factor", "cap", "attempts"].into_iter().find(|name| table.has(name)) {
             table.mistake(&table.place_of(other), format!("`schedule` and `{other}` both say when: keep one"));
         }
-        if schedule.len() >= TRIES_MAX as usize {
-            table.mistake(&table.place_of("schedule"), format!("more than {TRIES_MAX} tries"));
-        }
-        schedule
+        RetryPolicy::schedule(schedule, limits)
     } else {
-        geometric(base, factor, cap, attempts)
+        RetryPolicy::exponential(base, factor, cap, attempts, limits)
     };
-    RetryPolicy {
-        waits,
-        jitter_min,
-        jitter_max,
-        jitter_both,
-        total_max: table.duration("total_max", Duration::from_secs(1)..=day * 30),
-        retry_after_max: table.duration("retry_after_max", Duration::from_secs(1)..=day),
-    }
+    made.map_err(|why| table.mistake(&table.place, why.to_string())).ok()
 }
 
-/// base × factor^(n−1), each at most `cap`; one wait less than tries.
-fn geometric(base: Duration, factor: f64, cap: Duration, attempts: u32) -> Vec<Duration> {
-    let mut wait = base.as_secs_f64();
-    let mut waits = Vec::new();
-    for _ in 1..attempts {
-        waits.push(Duration::from_secs_f64(wait.min(cap.as_secs_f64())));
-        wait = (wait * factor).min(cap.as_secs_f64());
+fn read_jitter(table: &Table<'_>) -> Jitter {
+    Jitter {
+        min: table.fraction("min", 0.0..=1.0).unwrap_or(Jitter::STANDARD.min),
+        max: table.fraction("max", 0.0..=1.0).unwrap_or(Jitter::STANDARD.max),
+        both: table.choice("sign", &[("plus", false), ("both", true)]),
     }
-    waits
-}
-
-fn read_jitter(table: &Table<'_>) -> (f64, f64, bool) {
-    let min = table.fraction("min", 0.0..=1.0).unwrap_or(0.1);
-    let max = table.fraction("max", 0.0..=1.0).unwrap_or(0.2);
-    let both = table.choice("sign", &[("plus", false), ("both", true)]);
-    if min > max {
-        table.mistake(&table.place, "`jitter.min` is larger than `jitter.max`");
-    }
-    (min, max, both)
 }
