@@ -181,6 +181,8 @@ pub trait Tx: Send {
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError>;
     /// Due outbox rows with their messages.
     async fn read_outbox(&mut self, query: &super::OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError>;
+    /// The rows of these ids that are still there, locked, whether due or not; `due_in` is 0.
+    async fn outbox_rows(&mut self, ids: &[OutboxId]) -> Result<Vec<OutboxRow>, StoreError>;
     /// Removes rows by id; returns how many were there.
     async fn delete_outbox(&mut self, ids: &[OutboxId]) -> Result<u64, StoreError>;
 }
