@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use super::{OutboxMessage, Redelivery, StoreError};
+use super::{HandOver, OutboxMessage, Redelivery, StoreError};
 use crate::model::attempt::Attempt;
 use crate::model::id::{OutboxId, PayloadId, ReceiptId};
 use crate::model::job::{Job, JobKey, OUTBOX_COUNT};
@@ -181,8 +181,10 @@ pub trait Tx: Send {
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError>;
     /// Due outbox rows with their messages.
     async fn read_outbox(&mut self, query: &super::OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError>;
-    /// Removes rows by id; returns how many were there.
-    async fn delete_outbox(&mut self, ids: &[OutboxId]) -> Result<u64, StoreError>;
+    /// The hand-overs of these rows; rows that are gone are absent.
+    async fn outbox_by_id(&mut self, ids: &[OutboxId]) -> Result<Vec<(OutboxId, HandOver)>, StoreError>;
+    /// Removes rows by id; returns how many were there, by subscription, for the counters.
+    async fn delete_outbox(&mut self, ids: &[OutboxId]) -> Result<Vec<(String, u64)>, StoreError>;
 }
 
 /// Whether a subscription's jobs go out.
