@@ -67,7 +67,7 @@ pub(crate) async fn commit_batch(
 
 fn count_inserted(planned: &Planned, inserted: &HashSet<ReceiptId>, counts: &mut Counts) {
     for job in planned.rows.jobs.iter().filter(|job| inserted.contains(&job.key.receipt)) {
-        counts.add(&job.key.subscription, job.state.as_str(), 1);
+        counts.add_job(job, 1);
     }
     for row in planned.rows.outbox.iter().filter(|row| inserted.contains(&row.key.receipt)) {
         counts.add(&row.key.subscription, OUTBOX_COUNT, 1);
