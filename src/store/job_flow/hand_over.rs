@@ -1,6 +1,6 @@
 //! What the relay says of hand-overs: confirmed, returned, given up.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::super::tx::{Counts, Tx};
@@ -96,16 +96,18 @@ pub(crate) async fn give_up_outbox(
     reason: JobReason,
     note: &str,
 ) -> Result<u64, StoreError> {
-    let rows = tx.outbox_rows(rows).await?;
-    if rows.is_empty() {
+    let waiting = tx.outbox_by_id(rows).await?;
+    if waiting.is_empty() {
         return Ok(0);
     }
-    let keys: Vec<JobKey> = rows.iter().map(|row| row.key.clone()).collect();
+    let keys: Vec<JobKey> = waiting.iter().map(|(_, hand_over)| hand_over.key.clone()).collect();
     let now = tx.now().await?;
     let mut desk = Desk::lock(tx, &keys).await?;
     let note = bounded(note, TEXT_BYTES_MAX);
-    for row in &rows {
-        let Some(folder) = desk.folder(&row.key).filter(|folder| is_under_way(folder, row.attempt)) else { continue };
+    for (_, hand_over) in &waiting {
+        let Some(folder) = desk.folder(&hand_over.key).filter(|folder| is_under_way(folder, hand_over.attempt)) else {
+            continue;
+        };
         let Some(job) = folder.job.in_review(reason, None, Some(note.clone())) else { continue };
         let attempt = folder.current();
         folder.job = job;
@@ -123,15 +125,9 @@ pub(crate) async fn give_up_outbox(
     for (subscription, state, n) in writes.counts(&written) {
         counts.add(&subscription, &state, n);
     }
-    // By subscription, because the counters are, and a row may have gone meanwhile.
-    let mut ids: BTreeMap<&str, Vec<OutboxId>> = BTreeMap::new();
-    for row in &rows {
-        ids.entry(&row.key.subscription).or_default().push(row.id);
-    }
     let mut gone = 0;
-    for (subscription, ids) in ids {
-        let deleted = tx.delete_outbox(&ids).await?;
-        counts.add(subscription, OUTBOX_COUNT, -i64::try_from(deleted).unwrap_or(i64::MAX));
+    for (subscription, deleted) in tx.delete_outbox(rows).await? {
+        counts.add(&subscription, OUTBOX_COUNT, -i64::try_from(deleted).unwrap_or(i64::MAX));
         gone += deleted;
     }
     let counts = counts.into_rows();
