@@ -6,12 +6,18 @@ pub mod error;
 pub mod intake;
 pub mod outbox;
 pub mod jobs;
+pub mod migrate;
+pub mod sqlite;
 pub mod tx;
+
+pub(crate) mod intake_flow;
+pub(crate) mod job_flow;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::model::id::{OutboxId, ReceiptId};
@@ -45,6 +51,11 @@ pub trait Intake: Send + Sync + 'static {
 /// For the relay.
 #[async_trait]
 pub trait Outbox: Send + Sync + 'static {
+    /// From now on, writers of this process hand fresh rows over in memory. Without it the relay finds them by its looks.
+    fn attach(&self, fresh: Arc<dyn FreshRows>) {
+        drop(fresh);
+    }
+
     /// Makes the relay known for `lease` and returns how many are alive, itself included.
     async fn announce_relay(&self, relay: &str, lease: Duration) -> Result<u32, StoreError>;
 
@@ -138,4 +149,13 @@ pub trait Upkeep: Send + Sync + 'static {
 /// Lane of the attempt that begins the `retry`-th retry (1 = the second try).
 pub fn lane_of_retry(retry: i32) -> Lane {
     if retry >= 3 { Lane::Slow } else { Lane::Fresh }
+}
+
+/// The bytes of an item in its delivery's body; the whole body where `part` is `None` or does not fit.
+pub(crate) fn part_of(body: &Bytes, part: Option<(u64, u64)>) -> Bytes {
+    let range = part.and_then(|(start, end)| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?));
+    match range {
+        Some(range) if range.start <= range.end && range.end <= body.len() => body.slice(range),
+        _ => body.clone(),
+    }
 }
