@@ -43,7 +43,7 @@ use axum::middleware;
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tower_http::set_header::SetResponseHeaderLayer;
-use tower_http::timeout::RequestBodyTimeoutLayer;
+use tower_http::timeout::RequestBodyDeadlineLayer;
 
 use crate::model::subscription::SubscriptionSet;
 use crate::store::{Archive, Intake, Jobs, Outbox};
@@ -80,13 +80,13 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Requests that are worked on at once; past it 503. Default 256.
     pub requests_max: usize,
-    /// Longest silence within a request's body. Default 10 s.
-    pub body_timeout: Duration,
+    /// From the headers of a request to the end of its body. Default 10 s.
+    pub body_time_max: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes_max: 256 * 1024, requests_max: 256, body_timeout: Duration::from_secs(10) }
+        Self { body_bytes_max: 256 * 1024, requests_max: 256, body_time_max: Duration::from_secs(10) }
     }
 }
 
@@ -139,7 +139,7 @@ fn protect(api: Router<Admin>, admin: &Admin) -> Router {
         .layer(middleware::from_fn_with_state(permits, detach::detach))
         .layer(middleware::from_fn_with_state(Arc::clone(&admin.tokens), auth::authenticate))
         // A body that stops coming must not hold a connection.
-        .layer(RequestBodyTimeoutLayer::new(admin.limits.body_timeout))
+        .layer(RequestBodyDeadlineLayer::new(admin.limits.body_time_max))
         .with_state(admin.clone())
 }
 

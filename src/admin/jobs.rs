@@ -101,7 +101,7 @@ pub(super) async fn replay(
     State(admin): State<Admin>,
     Extension(caller): Extension<Caller>,
     Path((receipt, subscription)): Path<(String, String)>,
-    body: Option<Result<Json<Why>, JsonRejection>>,
+    body: Result<Option<Json<Why>>, JsonRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let key = operate(&caller, &receipt, subscription)?;
     let why = why(body)?;
@@ -120,7 +120,7 @@ pub(super) async fn dismiss(
     State(admin): State<Admin>,
     Extension(caller): Extension<Caller>,
     Path((receipt, subscription)): Path<(String, String)>,
-    body: Option<Result<Json<Why>, JsonRejection>>,
+    body: Result<Option<Json<Why>>, JsonRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let key = operate(&caller, &receipt, subscription)?;
     let why = why(body)?.ok_or_else(|| ApiError::bad_request("why_missing", "say why, in `why`"))?;
@@ -139,9 +139,9 @@ fn operate(caller: &Caller, receipt: &str, subscription: String) -> Result<JobKe
 const WHY_BYTES_MAX: usize = 2048;
 
 /// No body at all is no reason; a body must be right.
-fn why(body: Option<Result<Json<Why>, JsonRejection>>) -> Result<Option<String>, ApiError> {
-    let Some(body) = body else { return Ok(None) };
-    let Json(Why { why }) = body.map_err(|error| ApiError::bad_request("body_invalid", error.body_text()))?;
+fn why(body: Result<Option<Json<Why>>, JsonRejection>) -> Result<Option<String>, ApiError> {
+    let body = body.map_err(|error| ApiError::bad_request("body_invalid", error.body_text()))?;
+    let why = body.and_then(|Json(body)| body.why);
     let why = why.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
     if why.as_ref().is_some_and(|text| text.len() > WHY_BYTES_MAX) {
         return Err(ApiError::bad_request("why_invalid", format!("`why` has at most {WHY_BYTES_MAX} bytes")));
