@@ -53,7 +53,7 @@ pub use error::ApiError;
 pub use gauges::Gauges;
 pub use health::{BrokerHealth, BrokerLook};
 pub use listen::{ListenConfig, serve};
-pub use pull::{Claim, ClientGone, PullApi, Refusal, Work};
+pub use pull::{ClientGone, PullApi};
 
 /// What the handlers work with; each a part of the store, or a look at another stage that the composition root gives.
 #[derive(Clone)]
