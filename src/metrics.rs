@@ -54,6 +54,29 @@ impl PublishResult {
     }
 }
 
+/// What became of a dead letter, for `makbuz_dead_letters_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadLetter {
+    /// Recorded as a failed attempt.
+    Failed,
+    /// Expired, or its queue was too short: published again.
+    Republished,
+    /// Of no job that is known.
+    Unknown,
+}
+
+impl DeadLetter {
+    pub const ALL: [Self; 3] = [Self::Failed, Self::Republished, Self::Unknown];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Republished => "republished",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// The reasons of `makbuz_attempt_failures_total`.
 pub const FAILURE_REASONS: [&str; 11] = [
     "timeout",
@@ -132,6 +155,9 @@ pub fn start_process() {
     for result in PublishResult::ALL {
         counter!("makbuz_publishes_total", "result" => result.as_str()).increment(0);
     }
+    for result in DeadLetter::ALL {
+        dead_letters(result, 0);
+    }
     gauge!("makbuz_broker_blocked").set(0.0);
     gauge!("makbuz_edge_connections").set(0.0);
     counter!("makbuz_quarantine_dropped_total").increment(0);
@@ -204,6 +230,10 @@ pub fn publish(result: PublishResult, rows: u64) {
     counter!("makbuz_publishes_total", "result" => result.as_str()).increment(rows);
 }
 
+pub fn dead_letters(result: DeadLetter, letters: u64) {
+    counter!("makbuz_dead_letters_total", "result" => result.as_str()).increment(letters);
+}
+
 /// From the commit of the row to its confirm.
 pub fn publish_lag(lag: Duration) {
     histogram!("makbuz_publish_seconds").record(lag.as_secs_f64());
@@ -269,6 +299,7 @@ fn describe() {
     describe_histogram!("makbuz_commit_seconds", "One intake transaction");
     describe_histogram!("makbuz_commit_batch_events", "Events in one intake transaction");
     describe_counter!("makbuz_publishes_total", "Publishes by result: confirmed, nacked, unrouted, timeout, lost");
+    describe_counter!("makbuz_dead_letters_total", "Dead letters by what became of them: failed, republished, unknown");
     describe_histogram!("makbuz_publish_seconds", "Commit of an outbox row to its confirm");
     describe_gauge!("makbuz_outbox_depth", "Hand-overs that wait for the broker");
     describe_gauge!("makbuz_oldest_unpublished_seconds", "Age of the oldest of them");
