@@ -4,6 +4,7 @@
 //! not be done; 2 wrong usage or a wrong configuration.
 
 mod api;
+mod catalog;
 mod check;
 mod claim;
 mod jobs;

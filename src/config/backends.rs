@@ -11,8 +11,8 @@ pub(crate) const STORE: Schema = Schema {
     keys: &[
         key("url", "URL", "sqlite://makbuz.db", "`sqlite://PATH` or `postgres://USER@HOST/DATABASE`; with a password only as `env:NAME` or `file:PATH`"),
         key("migrate", "`auto` or `manual`", "", "Whether `serve` brings the schema up to date; default `auto` on SQLite, `manual` (`makbuz migrate`) on PostgreSQL"),
-        key("connections", "number", "8", "PostgreSQL: pooled connections beside the writers"),
-        key("writers", "number", "2", "PostgreSQL: connections that commit deliveries"),
+        key("connections", "number", "6", "PostgreSQL: pooled connections beside the writers"),
+        key("writers", "number", "3", "PostgreSQL: connections that commit deliveries"),
         key("queue_events_max", "number", "4096", "Events that wait for a commit; past it 503"),
         key("queue_max", "size", "64MiB", "Bodies that wait for a commit; past it 503"),
         key("batch_events_max", "number", "256", "Events in one transaction; a delivery is never split"),
@@ -104,7 +104,7 @@ pub(crate) const AMQP: Schema = Schema {
         key("inline_max", "size", "256KiB", "Larger bodies go as `makbuz-body-url`"),
         key("unroutable_after", "time", "1h", "How long a job waits for its queue to be bound before it goes to review"),
         key("confirm_max", "time", "10s", "Longest wait for a confirm; then the connection is given up, and the rows stay"),
-        key("batch", "number", "128", "Messages between two looks at their confirms"),
+        key("batch", "number", "256", "Messages in one batch, which is confirmed before the next"),
     ],
     later: &["broadcast", "tls"],
 };
@@ -158,8 +158,8 @@ pub(crate) const PROCESS: Schema = Schema {
     keys: &[
         key("time_limit", "time", "5min", "Lease of a claimed job, where its subscription says nothing"),
         key("claim_max", "number", "100", "Most jobs that one claim takes"),
-        key("wait_max", "time", "20s", "Longest that a claim waits for work"),
-        key("hand_out_batch", "number", "256", "Due jobs that are handed out in one transaction"),
+        key("wait_max", "time", "30s", "Longest that a claim waits for work"),
+        key("hand_out_batch", "number", "200", "Due jobs that are handed out in one transaction"),
         key("tick", "time", "500ms", "Between two looks for due jobs and for leases that ran out"),
     ],
     later: &["concurrency", "breaker"],
