@@ -6,7 +6,12 @@ pub mod error;
 pub mod intake;
 pub mod outbox;
 pub mod jobs;
+pub mod migrate;
+pub mod sqlite;
 pub mod tx;
+
+pub(crate) mod intake_flow;
+pub(crate) mod job_flow;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +50,11 @@ pub trait Intake: Send + Sync + 'static {
 /// For the relay.
 #[async_trait]
 pub trait Outbox: Send + Sync + 'static {
+    /// From now on, writers of this process hand fresh rows over in memory. Without it the relay finds them by its looks.
+    fn attach(&self, fresh: Arc<dyn FreshRows>) {
+        drop(fresh);
+    }
+
     /// Makes the relay known for `lease` and returns how many are alive, itself included.
     async fn announce_relay(&self, relay: &str, lease: Duration) -> Result<u32, StoreError>;
 
