@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::model::id::{OutboxId, ReceiptId};
@@ -148,4 +149,13 @@ pub trait Upkeep: Send + Sync + 'static {
 /// Lane of the attempt that begins the `retry`-th retry (1 = the second try).
 pub fn lane_of_retry(retry: i32) -> Lane {
     if retry >= 3 { Lane::Slow } else { Lane::Fresh }
+}
+
+/// The bytes of an item in its delivery's body; the whole body where `part` is `None` or does not fit.
+pub(crate) fn part_of(body: &Bytes, part: Option<(u64, u64)>) -> Bytes {
+    let range = part.and_then(|(start, end)| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?));
+    match range {
+        Some(range) if range.start <= range.end && range.end <= body.len() => body.slice(range),
+        _ => body.clone(),
+    }
 }

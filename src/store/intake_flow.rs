@@ -10,9 +10,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::tx::{Counts, Tx};
-use super::{DeliveryVerdict, EventVerdict, FreshRows, NewDelivery, OutboxMessage, StoreError, Verdict};
+use super::{job_flow, DeliveryVerdict, EventVerdict, FreshRows, NewDelivery, OutboxMessage, StoreError, Verdict};
 use crate::model::id::ReceiptId;
 use crate::model::job::OUTBOX_COUNT;
+use crate::model::receipt::{Flag, HoldReason};
 use crate::random::Random;
 
 pub(crate) use fresh::HeldRows;
@@ -62,4 +63,30 @@ pub(crate) async fn commit_batch(
         tx.add_counts(&counts).await?;
     }
     Ok(CommittedBatch { verdicts: plan.by_delivery(verdicts), fresh })
+}
+
+fn count_inserted(planned: &Planned, inserted: &HashSet<ReceiptId>, counts: &mut Counts) {
+    for job in planned.rows.jobs.iter().filter(|job| inserted.contains(&job.key.receipt)) {
+        counts.add_job(job, 1);
+    }
+    for row in planned.rows.outbox.iter().filter(|row| inserted.contains(&row.key.receipt)) {
+        counts.add(&row.key.subscription, OUTBOX_COUNT, 1);
+    }
+}
+
+/// Verdicts of the events that became receipts; those of all others are filled in by [`duplicates::record`].
+fn first_verdicts(plan: &Plan<'_>, planned: &Planned, inserted: &HashSet<ReceiptId>) -> Vec<EventVerdict> {
+    let verdict = |event: &plan::Event<'_>| {
+        let id = event.new.receipt_id;
+        let receipt = planned.position.get(&id).map(|at| &planned.rows.receipts[*at]).filter(|_| inserted.contains(&id));
+        let held = receipt.and_then(|receipt| receipt.hold_reason);
+        EventVerdict {
+            receipt_id: id,
+            verdict: if held == Some(HoldReason::Suspect) { Verdict::Suspect } else { Verdict::Stored },
+            held,
+            unmatched: receipt.is_some_and(|receipt| receipt.flags.split(',').any(|flag| flag == Flag::Unmatched.as_str())),
+            rearmed: 0,
+        }
+    };
+    plan.events.iter().map(verdict).collect()
 }

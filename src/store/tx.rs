@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::{HandOver, OutboxMessage, Redelivery, StoreError};
 use crate::model::attempt::Attempt;
 use crate::model::id::{OutboxId, PayloadId, ReceiptId};
-use crate::model::job::{Job, JobKey, OUTBOX_COUNT};
+use crate::model::job::{FAILING_COUNT, Job, JobKey, OUTBOX_COUNT};
 use crate::model::receipt::{EventKey, Receipt};
 
 /// Redeliveries of one receipt that are kept; later ones are only counted.
@@ -105,11 +105,11 @@ impl JobWrites {
     pub fn counts(&self, written: &Written) -> Vec<(String, String, i64)> {
         let mut counts = Counts::default();
         for job in self.insert.iter().filter(|job| written.inserted.contains(&job.key)) {
-            counts.add(&job.key.subscription, job.state.as_str(), 1);
+            counts.add_job(job, 1);
         }
         for (before, after) in &self.update {
-            counts.add(&before.key.subscription, before.state.as_str(), -1);
-            counts.add(&after.key.subscription, after.state.as_str(), 1);
+            counts.add_job(before, -1);
+            counts.add_job(after, 1);
         }
         for row in &self.outbox {
             counts.add(&row.key.subscription, OUTBOX_COUNT, 1);
@@ -128,6 +128,14 @@ pub struct Counts(BTreeMap<(String, String), i64>);
 impl Counts {
     pub fn add(&mut self, subscription: &str, state: &str, n: i64) {
         *self.0.entry((subscription.to_owned(), state.to_owned())).or_default() += n;
+    }
+
+    /// Counts a job in its state, and among those that keep failing.
+    pub fn add_job(&mut self, job: &Job, n: i64) {
+        self.add(&job.key.subscription, job.state.as_str(), n);
+        if job.keeps_failing() {
+            self.add(&job.key.subscription, FAILING_COUNT, n);
+        }
     }
 
     /// Those that are not zero, in key order.
