@@ -92,7 +92,7 @@ fn in_ms(span: Duration) -> String {
 }
 
 /// Reads back what a 200 stands on.
-async fn examine(connection: &mut PgConnection) -> Result<(), StoreError> {
+pub(super) async fn examine(connection: &mut PgConnection) -> Result<(), StoreError> {
     let row = sqlx::query(
         "-- examine_session
          SELECT pg_is_in_recovery() AS standby, current_setting('transaction_read_only') AS read_only,
