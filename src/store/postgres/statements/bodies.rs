@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::super::Sql;
 use super::super::days::Day;
+use super::super::quarantine::headers_of;
 use crate::model::id::PayloadId;
 use crate::model::receipt::Receipt;
 use crate::store::part_of;
@@ -56,6 +57,33 @@ pub(in super::super) async fn sizes(connection: &mut PgConnection, ids: &[Payloa
     Ok(sizes)
 }
 
+/// What came along with a body.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Envelope {
+    pub content_type: String,
+    pub url: String,
+    pub headers: Vec<(String, Bytes)>,
+}
+
+/// What came along with these bodies; reads no body.
+pub(in super::super) async fn envelopes(
+    connection: &mut PgConnection,
+    ids: &[PayloadId],
+) -> Sql<HashMap<PayloadId, Envelope>> {
+    let mut envelopes = HashMap::new();
+    let look = Look { partitions: ENVELOPES, kept: ENVELOPES_KEPT, columns: "id, content_type, url, headers" };
+    look.find(connection, ids.iter().copied().collect(), &mut |row| {
+        let headers = headers_of(row.try_get("headers")?)?;
+        let envelope = Envelope { content_type: row.try_get("content_type")?, url: row.try_get("url")?, headers };
+        envelopes.insert(PayloadId(row.try_get("id")?), envelope);
+        Ok(())
+    })
+    .await?;
+    Ok(envelopes)
+}
+
+const ENVELOPES: &str = "-- envelopes\nSELECT id, content_type, url, headers FROM payloads WHERE id = ANY($1)";
+const ENVELOPES_KEPT: &str = "-- kept_envelopes\nSELECT id, content_type, url, headers FROM payloads_kept WHERE id = ANY($1)";
 const LOAD: &str = "-- load_bodies\nSELECT id, content_type, body FROM payloads WHERE id = ANY($1)";
 const LOAD_KEPT: &str = "-- load_kept_bodies\nSELECT id, content_type, body FROM payloads_kept WHERE id = ANY($1)";
 const SIZES: &str = "-- body_sizes\nSELECT id, octet_length(body) AS bytes FROM payloads WHERE id = ANY($1)";

@@ -169,7 +169,7 @@ pub(in super::super) async fn held_back(connection: &mut PgConnection) -> Sql<Ve
         .fetch_all(connection)
         .await?;
     let state = |row: &sqlx::postgres::PgRow| {
-        Ok(match row.try_get("state")? {
+        Sql::Ok(match row.try_get("state")? {
             "paused" => SubscriptionState::Paused,
             _ => SubscriptionState::Retired,
         })
