@@ -186,6 +186,8 @@ pub trait Tx: Send {
     async fn held_back_subscriptions(&mut self) -> Result<Vec<(String, SubscriptionState)>, StoreError>;
     /// Notes that a subscription has sent a report (only the first changes anything).
     async fn note_report(&mut self, subscription: &str) -> Result<(), StoreError>;
+    /// Whether the subscription has ever sent a report ([`Tx::note_report`]).
+    async fn has_reported(&mut self, subscription: &str) -> Result<bool, StoreError>;
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError>;
     /// Due outbox rows with their messages.
     async fn read_outbox(&mut self, query: &super::OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError>;
