@@ -11,6 +11,7 @@ pub mod postgres;
 pub mod sqlite;
 pub mod tx;
 
+pub(crate) mod headers;
 pub(crate) mod intake_flow;
 pub(crate) mod job_flow;
 

@@ -1,8 +1,14 @@
 //! One receipt's processing for one subscription: its states, its legal moves, and the row that holds them.
 
+mod moves;
+mod ruling;
+
 use serde::{Deserialize, Serialize};
 
 use super::id::ReceiptId;
+
+pub use moves::Move;
+pub use ruling::{Ending, Report, Ruling, end_failed, rule};
 
 /// The reserved subscription whose one job keeps a held receipt in review until a person releases it.
 pub const INTAKE: &str = "~intake";

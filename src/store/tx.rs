@@ -174,7 +174,7 @@ pub trait Tx: Send {
     async fn lock_due(&mut self, due: &Due, limit: u32) -> Result<Vec<Job>, StoreError>;
     async fn attempts_of(&mut self, keys: &[JobKey]) -> Result<Vec<Attempt>, StoreError>;
     async fn receipts_by_id(&mut self, ids: &[ReceiptId]) -> Result<Vec<Receipt>, StoreError>;
-    /// Bodies with their content type; `None` where retention took it.
+    /// The events' own bytes (the item of a batch, else the whole body) with their content type; `None` where retention took it.
     async fn bodies(&mut self, receipts: &[Receipt]) -> Result<Vec<Option<(String, bytes::Bytes)>>, StoreError>;
     /// By position: whether the receipt's stored body is still there; cheaper than [`Tx::bodies`].
     async fn have_bodies(&mut self, receipts: &[Receipt]) -> Result<Vec<bool>, StoreError>;
@@ -186,6 +186,8 @@ pub trait Tx: Send {
     async fn held_back_subscriptions(&mut self) -> Result<Vec<(String, SubscriptionState)>, StoreError>;
     /// Notes that a subscription has sent a report (only the first changes anything).
     async fn note_report(&mut self, subscription: &str) -> Result<(), StoreError>;
+    /// Whether the subscription has ever sent a report ([`Tx::note_report`]).
+    async fn has_reported(&mut self, subscription: &str) -> Result<bool, StoreError>;
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError>;
     /// Due outbox rows with their messages.
     async fn read_outbox(&mut self, query: &super::OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError>;
