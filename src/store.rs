@@ -6,10 +6,12 @@ pub mod error;
 pub mod intake;
 pub mod jobs;
 pub mod migrate;
+pub mod postgres;
 pub mod sqlite;
 pub mod outbox;
 pub mod tx;
 
+pub(crate) mod headers;
 pub(crate) mod intake_flow;
 pub(crate) mod job_flow;
 
