@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-pub use backends::{AmqpSection, LogFormat, LogSection, ProcessSection, RetentionSection, StoreSection, StoreUrl};
+pub use backends::{AmqpSection, LogFormat, LogSection, ProcessSection, ProvidersSection, RetentionSection, StoreSection, StoreUrl};
 pub use environment::Environment;
 pub use listeners::{AdminSection, ConsumeSection, EdgeSection, Network};
 pub use report::{ConfigError, Place, Remark};
@@ -48,6 +48,7 @@ pub struct Config {
     pub amqp: Option<AmqpSection>,
     pub process: ProcessSection,
     pub retention: RetentionSection,
+    pub providers: ProvidersSection,
     pub log: LogSection,
     pub tokens: Vec<TokenSection>,
     pub sources: Vec<SourceSection>,
@@ -57,7 +58,7 @@ pub struct Config {
 }
 
 /// The sections that are plain tables; `MAKBUZ_SECTION__KEY` reaches these.
-const SECTIONS: [&Schema; 8] = [
+const SECTIONS: [&Schema; 9] = [
     &listeners::EDGE,
     &listeners::ADMIN,
     &listeners::CONSUME,
@@ -65,6 +66,7 @@ const SECTIONS: [&Schema; 8] = [
     &backends::AMQP,
     &backends::PROCESS,
     &backends::RETENTION,
+    &backends::PROVIDERS,
     &backends::LOG,
 ];
 
@@ -72,7 +74,7 @@ const SECTIONS: [&Schema; 8] = [
 const LISTS: [&Schema; 3] = [&tokens::TOKEN, &sources::SOURCE, &subscriptions::SUBSCRIPTION];
 
 /// Sections of later versions.
-const LATER: [&str; 6] = ["operation", "reconcile", "alerts", "reporter", "telemetry", "providers"];
+const LATER: [&str; 5] = ["operation", "reconcile", "alerts", "reporter", "telemetry"];
 
 impl Config {
     /// Reads a file.
@@ -132,6 +134,7 @@ impl<'a> Root<'a> {
             amqp: amqp.clone().flatten(),
             process,
             retention: backends::read_retention(&self.section(&backends::RETENTION).0),
+            providers: backends::read_providers(&self.section(&backends::PROVIDERS).0),
             log: backends::read_log(&self.section(&backends::LOG).0),
             tokens: self.list(&tokens::TOKEN).iter().filter_map(tokens::read_token).collect(),
             sources: self.list(&sources::SOURCE).iter().map(sources::read_source).collect(),

@@ -62,7 +62,11 @@ impl From<StoreError> for ApiError {
             StoreError::BodyGone => Self::new(StatusCode::GONE, code, "the body's retention is over"),
             StoreError::Refused(code) => Self::conflict(code, code.replace('_', " ")),
             StoreError::Row(_) => Self::bad_request(code, "the store refuses these values"),
-            StoreError::Busy | StoreError::Unavailable(_) | StoreError::UnknownOutcome(_) | StoreError::Schema(_) => {
+            StoreError::Busy
+            | StoreError::Unavailable(_)
+            | StoreError::UnknownOutcome(_)
+            | StoreError::Schema(_)
+            | StoreError::InUse(_) => {
                 tracing::warn!(error.code = code, error = %error, "the store could not serve an operator");
                 Self::unavailable(code)
             }

@@ -1,22 +1,29 @@
-//! The providers that are known, and sources bound to them.
+//! Sources of the configuration, bound to the definitions of their providers.
 
-use crate::config::{EdgeSection, SourceSection};
-use crate::provider::{Inlet, SourceSecret, SourceSettings};
+use std::collections::BTreeMap;
 
-/// All definitions, by name.
-pub(crate) struct Catalog;
+use crate::config::{Config, EdgeSection, Secret, SourceSection};
+use crate::provider::{Catalog, Definition, Inlet, SourceSecret, SourceSettings};
 
-impl Catalog {
-    /// The provider files that are part of the binary.
-    pub fn built_in() -> anyhow::Result<Self> {
-        anyhow::bail!("the provider engine is merged in later")
+/// The provider files of the binary, and those of `[providers] folder`.
+pub(crate) fn catalog(config: &Config) -> Result<Catalog, Vec<String>> {
+    let mut catalog = Catalog::embedded();
+    if let Some(folder) = &config.providers.folder {
+        catalog.add_folder(folder).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
     }
+    Ok(catalog)
+}
 
-    /// A source bound to its provider's definition, or all that is wrong with it.
-    pub fn bind(&self, source: &SourceSection, edge: &EdgeSection) -> Result<Inlet, Vec<String>> {
-        let _ = settings(source, edge);
-        Err(Vec::new())
+/// A source bound to its provider's definition, or all that is wrong with it.
+pub(crate) fn bind(catalog: &Catalog, source: &SourceSection, edge: &EdgeSection) -> Result<(Definition, Inlet), Vec<String>> {
+    let texts = |errors: Vec<crate::provider::SpecError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let definition = catalog.get(&source.provider).map_err(texts)?;
+    let inlet = definition.bind(settings(source, edge)).map_err(texts)?;
+    if inlet.carrier_browser() != source.redirect.is_some() {
+        let why = if inlet.carrier_browser() { "needs `redirect`: a browser carries its form" } else { "has no use for `redirect`" };
+        return Err(vec![format!("provider {:?} {why}", source.provider)]);
     }
+    Ok((definition, inlet))
 }
 
 /// What a definition needs to know of a source.
@@ -26,12 +33,12 @@ fn settings(source: &SourceSection, edge: &EdgeSection) -> SourceSettings {
         value: entry.value.share(),
         not_before: entry.not_before,
         not_after: entry.not_after,
-        params: entry.params.iter().map(|(name, value)| (name.clone(), value.share())).collect(),
+        params: shared(&entry.params),
     });
     SourceSettings {
         name: source.name.clone(),
         secrets: secrets.collect(),
-        params: source.params.iter().map(|(name, value)| (name.clone(), value.share())).collect(),
+        params: shared(&source.params),
         account: source.account.clone(),
         account_in_path: source.account_in_path,
         tolerance: source.tolerance,
@@ -40,4 +47,8 @@ fn settings(source: &SourceSection, edge: &EdgeSection) -> SourceSettings {
         hold_malformed: source.hold_malformed,
         replay_guard: source.replay_guard,
     }
+}
+
+fn shared(params: &BTreeMap<String, Secret>) -> BTreeMap<String, secrecy::SecretSlice<u8>> {
+    params.iter().map(|(name, value)| (name.clone(), value.share())).collect()
 }

@@ -1,23 +1,73 @@
 //! The store of a configuration, opened; and the operators' API over it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::admin::{AccessTokens, Admin, Gauges, Limits};
-use crate::config::{Config, StoreUrl};
+use crate::clock::SystemClock;
+use crate::config::{Config, Secret, StoreUrl};
 use crate::metrics;
 use crate::model::subscription::SubscriptionSet;
 use crate::random::{Random, SystemRandom};
-use crate::store::Store;
+use crate::store::committer::CommitterConfig;
+use crate::store::postgres::{self, PostgresConfig, PostgresStore, PostgresUrl};
+use crate::store::sqlite::{SqliteConfig, SqliteStore};
+use crate::store::{Store, StoreError};
 
 /// Opens the store for `serve`: a new SQLite file is made and brought up to date, a database that is away is waited for.
 pub(crate) async fn store(config: &Config, random: Arc<dyn Random>) -> anyhow::Result<Arc<dyn Store>> {
-    let _ = random;
     match &config.store.url {
-        StoreUrl::Sqlite(_) => bail!("the SQLite store is merged in later"),
-        StoreUrl::Postgres(_) => bail!("the PostgreSQL store is merged in later"),
+        StoreUrl::Sqlite(path) => {
+            let sqlite = sqlite(config, path);
+            if config.store.migrate_at_start {
+                return Ok(Arc::new(SqliteStore::open(sqlite, Arc::new(SystemClock), random).await?));
+            }
+            bail!("[store] migrate = \"manual\" is for PostgreSQL: a SQLite file is brought up to date when it is opened");
+        }
+        StoreUrl::Postgres(url) => {
+            let url = postgres_url(url)?;
+            if config.store.migrate_at_start
+                && let Err(error) = postgres::migrate(&url, random.as_ref()).await
+            {
+                // Away at the start is no reason not to start; the wrong schema is.
+                match error {
+                    StoreError::Schema(_) => return Err(error.into()),
+                    _ => tracing::warn!(error.code = error.code(), %error, "the schema could not be brought up to date"),
+                }
+            }
+            let store = &config.store;
+            let postgres = PostgresConfig {
+                writers: store.writers,
+                commands_max: store.connections,
+                committer: committer(config),
+                ..PostgresConfig::at(url)
+            };
+            let store: Arc<dyn Store> = PostgresStore::open(postgres, random);
+            Ok(store)
+        }
+    }
+}
+
+/// The settings of a SQLite file.
+pub(crate) fn sqlite(config: &Config, path: &Path) -> SqliteConfig {
+    SqliteConfig { committer: committer(config), ..SqliteConfig::at(path) }
+}
+
+/// The address of a PostgreSQL database; an error does not repeat it.
+pub(crate) fn postgres_url(url: &Secret) -> anyhow::Result<PostgresUrl> {
+    let text = std::str::from_utf8(url.expose()).with_context(|| format!("{url} is not UTF-8"))?;
+    Ok(text.parse()?)
+}
+
+fn committer(config: &Config) -> CommitterConfig {
+    CommitterConfig {
+        queue_events_max: config.store.queue_events_max,
+        queue_bytes_max: config.store.queue_bytes_max,
+        batch_events_max: config.store.batch_events_max,
+        batch_bytes_max: config.store.batch_bytes_max,
     }
 }
 

@@ -1,7 +1,7 @@
 //! `makbuz serve`: the composition root. Each stage is put together in a file of its own under `serve/`; here is their
 //! order. A store or a broker that is away does not keep the program from starting: it says so, and tries again.
 
-mod broker;
+pub(crate) mod broker;
 mod edge;
 pub(crate) mod embedded;
 mod keep;
@@ -17,7 +17,6 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
-use super::catalog::Catalog;
 use super::open;
 use super::{Context, Found};
 use crate::admin::{self, AccessToken, AccessTokens, Admin, ListenConfig};
@@ -185,9 +184,4 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<(TcpListener, So
     let listener = TcpListener::bind(address).await.with_context(|| format!("{key} = {address}"))?;
     let bound = listener.local_addr()?;
     Ok((listener, bound))
-}
-
-/// The definitions that the configured sources are bound to.
-fn catalog() -> anyhow::Result<Catalog> {
-    Catalog::built_in()
 }

@@ -215,6 +215,23 @@ pub(crate) fn read_retention(table: &Table<'_>) -> RetentionSection {
     }
 }
 
+pub(crate) const PROVIDERS: Schema = Schema {
+    title: "[providers]",
+    keys: &[key("folder", "path", "", "Further provider files (`*.toml`); one of the same name stands in for the binary's own")],
+    later: &[],
+};
+
+/// `[providers]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProvidersSection {
+    pub folder: Option<std::path::PathBuf>,
+}
+
+pub(crate) fn read_providers(table: &Table<'_>) -> ProvidersSection {
+    let base = table.context().base;
+    ProvidersSection { folder: table.optional("folder", |text| Ok(base.join(text))) }
+}
+
 pub(crate) const LOG: Schema = Schema {
     title: "[log]",
     keys: &[

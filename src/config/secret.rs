@@ -21,6 +21,11 @@ impl Secret {
         Self { value: SecretSlice::from(value), origin: origin.into() }
     }
 
+    /// Reads `env:NAME` or `file:PATH` (relative to `base`), as the configuration does.
+    pub fn load(reference: &str, environment: &Environment, base: &Path) -> Result<Self, String> {
+        load(reference, environment, base).map(|loaded| loaded.secret)
+    }
+
     /// The bytes themselves; hand them on to whoever signs or compares, and to nobody else.
     pub fn expose(&self) -> &[u8] {
         self.value.expose_secret()

@@ -147,12 +147,12 @@ const FEED_PAUSE: Duration = Duration::from_secs(1);
 impl Feeds for OutcomeFeeds {
     async fn next(&mut self) -> Box<dyn Feed> {
         loop {
-            let link = match self.link.wait_for(Option::is_some).await {
-                Ok(found) => found.clone(),
-                // The broker's keeper has ended: so does the process.
-                Err(_) => std::future::pending().await,
+            // Cloned at once: what `wait_for` gives is a lock.
+            let found = self.link.wait_for(Option::is_some).await.map(|found| found.clone()).ok();
+            let Some(link) = found.flatten() else {
+                // The broker's keeper has ended, and so does the process.
+                return std::future::pending().await;
             };
-            let Some(link) = link else { continue };
             match link.channel().await {
                 Ok(channel) => match open_feed(channel, &self.config).await {
                     Ok(feed) => return Box::new(feed),

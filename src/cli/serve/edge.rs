@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 
-use super::{Parts, Role, bind, catalog, keep};
-use crate::cli::catalog::Catalog;
+use super::{Parts, Role, bind, keep};
+use crate::cli::catalog;
 use crate::config::{Config, SourceSection};
 use crate::edge::{Edge, EdgeConfig, EdgeSource, ForwardedHeader, Redirects, TrustedProxies};
 
@@ -15,7 +15,7 @@ pub(super) async fn start(parts: &Parts) -> anyhow::Result<Option<SocketAddr>> {
     if !parts.has(Role::Edge) {
         return Ok(None);
     }
-    let sources = sources(&parts.config, &catalog()?)?;
+    let sources = sources(&parts.config)?;
     let edge = Edge::new(
         config(&parts.config)?,
         sources,
@@ -53,11 +53,12 @@ fn config(config: &Config) -> anyhow::Result<EdgeConfig> {
 }
 
 /// Every configured source, bound.
-fn sources(config: &Config, catalog: &Catalog) -> anyhow::Result<Vec<Arc<EdgeSource>>> {
+fn sources(config: &Config) -> anyhow::Result<Vec<Arc<EdgeSource>>> {
+    let catalog = catalog::catalog(config).map_err(|errors| anyhow!(errors.join("\n")))?;
     let (mut bound, mut mistakes) = (Vec::new(), Vec::new());
     for source in &config.sources {
-        match catalog.bind(source, &config.edge) {
-            Ok(inlet) => bound.push(Arc::new(edge_source(source, inlet))),
+        match catalog::bind(&catalog, source, &config.edge) {
+            Ok((_, inlet)) => bound.push(Arc::new(edge_source(source, inlet))),
             Err(why) => mistakes.extend(why.into_iter().map(|why| format!("source {:?}: {why}", source.name))),
         }
     }
