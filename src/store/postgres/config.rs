@@ -32,6 +32,9 @@ pub struct PostgresConfig {
     pub backoff: (Duration, Duration),
     /// Bounds of the intake queue and of one transaction.
     pub committer: CommitterConfig,
+    /// Bring the schema up to date before the first commit, one process at a time. Without it a schema that is not
+    /// complete keeps intake closed until `makbuz migrate` has run. Default true.
+    pub migrate: bool,
     /// Days of partitions that are made ahead. Default 15, so that 14 are there between two looks.
     pub days_ahead: u32,
     /// Added to the database's clock everywhere, in microseconds. For tests only.
@@ -51,6 +54,7 @@ impl PostgresConfig {
             lock_timeout: Duration::from_secs(2),
             backoff: (Duration::from_secs(1), Duration::from_secs(30)),
             committer: CommitterConfig::default(),
+            migrate: true,
             days_ahead: 15,
             clock_offset: Arc::default(),
         }

@@ -1,7 +1,5 @@
 //! Refused requests: kept for a while, within bounds of number, bytes and age.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -9,6 +7,7 @@ use sqlx::postgres::PgRow;
 use super::tx::PgTx;
 use super::{Sql, rows};
 use crate::clock::micros;
+use crate::store::headers;
 use crate::store::tx::Tx as _;
 use crate::store::{NewRejection, QuarantineBounds, StoreError};
 
@@ -17,7 +16,7 @@ const ROW_BYTES: usize = 512;
 
 pub(super) async fn record(tx: &mut PgTx<'_>, rejections: &[NewRejection]) -> Result<(), StoreError> {
     let ids: Vec<_> = rejections.iter().map(|_| tx.new_id()).collect();
-    let headers: Vec<String> = rejections.iter().map(|row| headers_text(&row.headers)).collect();
+    let headers: Vec<String> = rejections.iter().map(|row| headers::to_json(&row.headers, &[])).collect();
     let column = |value: fn(&NewRejection) -> &str| rejections.iter().map(|row| storable(value(row))).collect::<Vec<_>>();
     let done = sqlx::query(
         "-- record_rejections
@@ -80,7 +79,7 @@ fn rejection(row: &PgRow) -> Sql<NewRejection> {
         peer: row.try_get("peer")?,
         method: row.try_get("method")?,
         path: row.try_get("path")?,
-        headers: headers_of(row.try_get("headers")?)?,
+        headers: rows::must(headers::parse(row.try_get("headers")?), "rejections.headers")?,
         body: Bytes::from(row.try_get::<Vec<u8>, _>("body")?),
     })
 }
@@ -88,27 +87,6 @@ fn rejection(row: &PgRow) -> Sql<NewRejection> {
 fn weight(row: &NewRejection, headers: &str) -> i64 {
     let texts = row.detail.len() + row.path.len() + headers.len();
     i64::try_from(row.body.len() + texts + ROW_BYTES).unwrap_or(i64::MAX)
-}
-
-/// Headers as JSON: name, and the value's bytes in base64 where it is kept.
-fn headers_text(headers: &[(String, Bytes)]) -> String {
-    let pairs: Vec<(String, String)> =
-        headers.iter().map(|(name, value)| (storable(name), STANDARD.encode(value))).collect();
-    serde_json::to_string(&pairs).unwrap_or_else(|_| "[]".to_owned())
-}
-
-/// Headers from their JSON; a name without a value has an empty one.
-pub(super) fn headers_of(text: &str) -> Sql<Vec<(String, Bytes)>> {
-    let decode = |error: Box<dyn std::error::Error + Send + Sync>| sqlx::Error::Decode(error);
-    let pairs: Vec<Vec<String>> = serde_json::from_str(text).map_err(|error| decode(error.into()))?;
-    let mut headers = Vec::with_capacity(pairs.len());
-    for pair in pairs {
-        let mut parts = pair.into_iter();
-        let name = parts.next().unwrap_or_default();
-        let value = STANDARD.decode(parts.next().unwrap_or_default()).map_err(|error| decode(error.into()))?;
-        headers.push((name, Bytes::from(value)));
-    }
-    Ok(headers)
 }
 
 /// Text as the database takes it: a request may hold a NUL where a provider would not put one.

@@ -231,6 +231,11 @@ impl Tx for PgTx<'_> {
         self.keep(done)
     }
 
+    async fn has_reported(&mut self, subscription: &str) -> Result<bool, StoreError> {
+        let done = jobs::has_reported(self.connection, subscription).await;
+        self.keep(done)
+    }
+
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError> {
         let done = sqlx::query(
             "-- audit

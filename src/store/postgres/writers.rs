@@ -16,6 +16,9 @@ use super::writer::{self, End};
 use super::{Shared, migration, partitions, unavailable};
 use crate::store::StoreError;
 
+/// Longest time that the schema's steps may take before the attempt counts as failed.
+const MIGRATION_LIMIT: Duration = Duration::from_secs(900);
+
 /// Whether intake may hope for a commit, and why not.
 pub(super) struct Gate {
     closed: Mutex<Option<StoreError>>,
@@ -138,19 +141,14 @@ async fn wait(shared: &Shared, failures: u32) {
 async fn first(shared: &Arc<Shared>) -> Result<(PgConnection, i16), StoreError> {
     let limit = shared.config.answer_limit;
     let slot = random_slot(shared);
-    // Past the limit the future is dropped together with the connection that it owns.
-    let opened = timeout(limit, async {
-        let mut connection = shared.connector.open(Purpose::Write).await?;
-        migration::allow(&mut connection).await?;
-        match abandoned(shared, &mut connection).await {
-            Ok(()) => Ok(connection),
-            Err(error) => {
-                let _ = connection.close().await;
-                Err(error)
-            }
-        }
-    });
-    let connection = opened.await.map_err(|_| unavailable("the database gave no answer to a new connection"))??;
+    let mut opened = open_first(shared).await;
+    if shared.config.migrate && matches!(opened, Err(StoreError::Schema(_))) {
+        let done = timeout(MIGRATION_LIMIT, migration::apply(&shared.connector, &*shared.random));
+        let steps = done.await.map_err(|_| unavailable("the migration gave no answer"))??;
+        tracing::info!(?steps, "the schema was brought up to date");
+        opened = open_first(shared).await;
+    }
+    let connection = opened?;
     if let Err(error) = partitions::make_ahead(shared).await {
         // Today's may be there all the same; if not, the first commit says so.
         tracing::warn!(%error, "the partitions of the coming days could not be made");
@@ -158,6 +156,27 @@ async fn first(shared: &Arc<Shared>) -> Result<(PgConnection, i16), StoreError> 
     let tried = timeout(limit, try_commit(connection, slot));
     let connection = tried.await.map_err(|_| unavailable("the database gave no answer to a trial commit"))??;
     Ok((connection, slot))
+}
+
+/// A connection to a database whose schema is ours, and where not too many of our sessions are stuck.
+async fn open_first(shared: &Shared) -> Result<PgConnection, StoreError> {
+    // Past the limit the future is dropped together with the connection that it owns.
+    let opened = timeout(shared.config.answer_limit, async {
+        let mut connection = shared.connector.open(Purpose::Write).await?;
+        let usable = match migration::allow(&mut connection).await {
+            Ok(()) => abandoned(shared, &mut connection).await,
+            Err(error) => Err(error),
+        };
+        match usable {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                // The refusal is the answer; how the closing went changes nothing.
+                let _ = connection.close().await;
+                Err(error)
+            }
+        }
+    });
+    opened.await.map_err(|_| unavailable("the database gave no answer to a new connection"))?
 }
 
 /// Sessions that were let go may still wait in the server, each for its COMMIT: no more are added than there are writers.

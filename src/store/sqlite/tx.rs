@@ -122,6 +122,10 @@ impl Tx for SqliteTx {
         Ok(())
     }
 
+    async fn has_reported(&mut self, _subscription: &str) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError> {
         let now = self.clock.now();
         sqlx::query(

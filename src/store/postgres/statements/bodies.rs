@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::super::Sql;
 use super::super::days::Day;
-use super::super::quarantine::headers_of;
+use super::super::rows;
 use crate::model::id::PayloadId;
 use crate::model::receipt::Receipt;
-use crate::store::part_of;
+use crate::store::{headers, part_of};
 
 /// Whole bodies by id.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ pub(in super::super) async fn envelopes(
     let mut envelopes = HashMap::new();
     let look = Look { partitions: ENVELOPES, kept: ENVELOPES_KEPT, columns: "id, content_type, url, headers" };
     look.find(connection, ids.iter().copied().collect(), &mut |row| {
-        let headers = headers_of(row.try_get("headers")?)?;
+        let headers = rows::must(headers::parse(row.try_get("headers")?), "payloads.headers")?;
         let envelope = Envelope { content_type: row.try_get("content_type")?, url: row.try_get("url")?, headers };
         envelopes.insert(PayloadId(row.try_get("id")?), envelope);
         Ok(())

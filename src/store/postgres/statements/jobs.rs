@@ -186,6 +186,17 @@ pub(in super::super) async fn note_report(connection: &mut PgConnection, subscri
     Ok(())
 }
 
+pub(in super::super) async fn has_reported(connection: &mut PgConnection, subscription: &str) -> Sql<bool> {
+    sqlx::query(
+        "-- has_reported
+         SELECT EXISTS (SELECT FROM subscriptions WHERE name = $1 AND first_report_at IS NOT NULL) AS reported",
+    )
+    .bind(subscription)
+    .fetch_one(connection)
+    .await?
+    .try_get("reported")
+}
+
 /// Jobs by column.
 pub(super) struct JobColumns<'a>(Vec<&'a Job>);
 
