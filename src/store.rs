@@ -10,6 +10,7 @@ pub mod migrate;
 pub mod sqlite;
 pub mod tx;
 
+pub(crate) mod headers;
 pub(crate) mod intake_flow;
 pub(crate) mod job_flow;
 

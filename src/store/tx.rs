@@ -174,7 +174,7 @@ pub trait Tx: Send {
     async fn lock_due(&mut self, due: &Due, limit: u32) -> Result<Vec<Job>, StoreError>;
     async fn attempts_of(&mut self, keys: &[JobKey]) -> Result<Vec<Attempt>, StoreError>;
     async fn receipts_by_id(&mut self, ids: &[ReceiptId]) -> Result<Vec<Receipt>, StoreError>;
-    /// Bodies with their content type; `None` where retention took it.
+    /// The events' own bytes (the item of a batch, else the whole body) with their content type; `None` where retention took it.
     async fn bodies(&mut self, receipts: &[Receipt]) -> Result<Vec<Option<(String, bytes::Bytes)>>, StoreError>;
     /// By position: whether the receipt's stored body is still there; cheaper than [`Tx::bodies`].
     async fn have_bodies(&mut self, receipts: &[Receipt]) -> Result<Vec<bool>, StoreError>;

@@ -2,10 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-
 use super::IntakeContext;
 use super::plan::{Event, Plan};
 use crate::model::attempt::Trigger;
@@ -15,7 +11,7 @@ use crate::model::job::{INTAKE, Job, JobKey, JobReason, JobState, Lane};
 use crate::model::receipt::{Flag, HoldReason, Origin, Receipt, flags_text};
 use crate::model::subscription::{Subscription, Target};
 use crate::store::tx::{IntakeRows, OutboxRow, PayloadRow};
-use crate::store::{NewDelivery, SHARDS};
+use crate::store::{NewDelivery, SHARDS, headers};
 
 /// The id as the provider prints it is kept up to here, in bytes; it is for people, the key has its digest.
 const PROVIDER_REF_MAX: usize = 4096;
@@ -81,7 +77,7 @@ pub(super) fn payload_row(delivery: &NewDelivery) -> PayloadRow {
     PayloadRow {
         id: delivery.payload_id,
         body: delivery.body.clone(),
-        headers: headers_json(&delivery.headers, &delivery.dropped_headers),
+        headers: headers::to_json(&delivery.headers, &delivery.dropped_headers),
         content_type: storable(&delivery.content_type),
         url: storable(&delivery.url),
     }
@@ -215,12 +211,4 @@ fn clipped(text: &str, bytes_max: usize) -> String {
         end -= 1;
     }
     text[..end].to_owned()
-}
-
-/// `[["name","base64 of the value"],…]` for kept headers, `[["name"],…]` for those of which only the name is kept.
-fn headers_json(kept: &[(String, Bytes)], dropped: &[String]) -> String {
-    let kept = kept.iter().map(|(name, value)| vec![name.clone(), STANDARD.encode(value)]);
-    let dropped = dropped.iter().map(|name| vec![name.clone()]);
-    // Unwrap safety: lists of strings always serialise.
-    storable(&serde_json::to_string(&kept.chain(dropped).collect::<Vec<_>>()).expect("strings are JSON"))
 }
