@@ -85,7 +85,7 @@ async fn gauges_follow_the_counters_and_every_label_starts_at_zero() {
         assert!(rendered.contains(line), "{line} is not in\n{rendered}");
     }
 
-    let mut step = |gauges: &mut Gauges| {
+    let step = |gauges: &mut Gauges| {
         let stepped = ::metrics::with_local_recorder(&recorder, || futures_util::FutureExt::now_or_never(gauges.step()));
         stepped.expect("the fake never waits").expect("stepped");
         handle.render()

@@ -32,7 +32,7 @@ impl Memory {
     }
 
     pub fn attempts(&self, key: &JobKey) -> Vec<&Attempt> {
-        self.attempts.iter().filter(|((of, _), _)| of == key).map(|(_, attempt)| attempt).collect()
+        self.attempts.range((key.clone(), 0)..=(key.clone(), i32::MAX)).map(|(_, attempt)| attempt).collect()
     }
 
     pub fn waiting(&self, key: &JobKey) -> Vec<&OutboxRow> {
@@ -123,7 +123,7 @@ impl Tx for Memory {
     }
 
     async fn attempts_of(&mut self, keys: &[JobKey]) -> Result<Vec<Attempt>, StoreError> {
-        Ok(self.attempts.values().filter(|attempt| keys.contains(&attempt.key)).cloned().collect())
+        Ok(keys.iter().flat_map(|key| self.attempts(key)).cloned().collect())
     }
 
     async fn receipts_by_id(&mut self, ids: &[ReceiptId]) -> Result<Vec<Receipt>, StoreError> {
