@@ -21,3 +21,8 @@ pub use pull::{Pull, PullConfig, PullError};
 pub use pull_body::{ClaimAnswer, ClaimBody, ClaimedBody, ExtendAnswer, ExtendBody, OutcomeAnswer};
 pub use reports::{REPORT_BYTES_MAX, ReportReader, account};
 pub use scheduler::{Scheduler, SchedulerConfig, SchedulerStep};
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
