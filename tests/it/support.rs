@@ -1,3 +1,4 @@
 //! What tests stand on.
 
 pub mod sqlite;
+pub mod postgres;

@@ -1,5 +1,7 @@
 //! A PostgreSQL database for each test, made from a template that holds the schema, and dropped with the test.
 
+pub mod proxy;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
