@@ -1,1 +1,4 @@
 //! What tests stand on.
+
+pub mod proxy;
+pub mod rabbit;
