@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use makbuz::amqp::{AmqpConfig, Broker, BrokerState, Roles};
+use makbuz::amqp::{AmqpConfig, Broker, BrokerState, LOG_FILTER, Roles};
 use makbuz::clock::SystemClock;
 use makbuz::model::filter::Filter;
 use makbuz::model::job::JobKey;
@@ -69,6 +69,7 @@ impl Stage {
     }
 
     pub fn start_with(amqp: AmqpConfig, store: &Arc<Memory>, config: RelayConfig, known: Vec<Subscription>) -> Self {
+        log();
         let message = MessageConfig {
             names: amqp.names(),
             inline_max: amqp.inline_max,
@@ -125,6 +126,12 @@ impl Stage {
         self.relay.abort();
         self.connections.abort();
     }
+}
+
+/// The program's own log, shown with a test that fails.
+fn log() {
+    let filter = tracing_subscriber::EnvFilter::new(format!("info,{LOG_FILTER}"));
+    drop(tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init());
 }
 
 /// Looks again and again until it is so.
