@@ -44,8 +44,8 @@ pub(crate) fn start<T: Send + 'static>(
     link: watch::Receiver<Option<Arc<Link>>>,
     in_flight: usize,
 ) -> PublisherHandle<T> {
-    // The batch at work is out of the channel: together they are the batches in flight.
-    let (batches, mut taken) = mpsc::channel::<Vec<(T, Message)>>(in_flight.saturating_sub(1).max(1));
+    // Room for all that may be in flight: the relay counts, and never finds it full.
+    let (batches, mut taken) = mpsc::channel::<Vec<(T, Message)>>(in_flight.max(1));
     let (finished, done) = mpsc::channel(in_flight + 1);
     tokio::spawn(async move {
         let mut publisher = Publisher { config, link, channel: None };

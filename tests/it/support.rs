@@ -2,3 +2,5 @@
 
 pub mod sqlite;
 pub mod postgres;
+pub mod proxy;
+pub mod rabbit;
