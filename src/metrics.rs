@@ -120,6 +120,8 @@ pub fn start_process() {
         counter!("makbuz_publishes_total", "result" => result.as_str()).increment(0);
     }
     gauge!("makbuz_broker_blocked").set(0.0);
+    gauge!("makbuz_edge_connections").set(0.0);
+    counter!("makbuz_quarantine_dropped_total").increment(0);
 }
 
 pub fn delivery(source: &str, result: DeliveryResult, took: Duration) {
@@ -162,6 +164,21 @@ pub fn source_last_delivery(source: &str, at: f64) {
 
 pub fn occurred_lag(source: &str, lag: Duration) {
     histogram!("makbuz_occurred_lag_seconds", "source" => source.to_owned()).record(lag.as_secs_f64());
+}
+
+/// A source called by one of its aliases.
+pub fn alias(source: &str, alias: &str) {
+    counter!("makbuz_alias_deliveries_total", "source" => source.to_owned(), "alias" => alias.to_owned()).increment(1);
+}
+
+/// Opens (1) or ends (-1) a connection of the edge.
+pub fn edge_connections(change: f64) {
+    gauge!("makbuz_edge_connections").increment(change);
+}
+
+/// Rejections that did not reach the quarantine.
+pub fn quarantine_dropped(count: u64) {
+    counter!("makbuz_quarantine_dropped_total").increment(count);
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a batch is small")]
@@ -228,6 +245,9 @@ fn describe() {
     describe_counter!("makbuz_outside_window_total", "Receipts accepted more than five minutes from their signed time");
     describe_counter!("makbuz_secret_matches_total", "Deliveries by the label of the secret that matched");
     describe_histogram!("makbuz_receipt_seconds", "First byte of the request to the answer");
+    describe_counter!("makbuz_alias_deliveries_total", "Requests that called a source by one of its aliases");
+    describe_gauge!("makbuz_edge_connections", "Open connections of the edge");
+    describe_counter!("makbuz_quarantine_dropped_total", "Rejections that did not reach the quarantine");
     describe_histogram!("makbuz_commit_seconds", "One intake transaction");
     describe_histogram!("makbuz_commit_batch_events", "Events in one intake transaction");
     describe_counter!("makbuz_publishes_total", "Publishes by result: confirmed, nacked, unrouted, timeout, lost");

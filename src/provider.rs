@@ -161,3 +161,48 @@ pub struct Reply {
     pub content_type: Option<String>,
     pub body: Bytes,
 }
+
+/// TEMPORARY local stand-in while the engine is written elsewhere; dropped at the merge.
+pub struct Inlet;
+impl Inlet {
+    pub fn receive(&self, inbound: &Inbound<'_>) -> Result<Received, Rejection> {
+        let _ = inbound;
+        Err(Rejection { code: RejectionCode::NoSecret, detail: String::new() })
+    }
+    pub fn refuse_head(&self, headers: &HeaderMap) -> Option<Rejection> {
+        let _ = headers;
+        None
+    }
+    pub fn reply_accepted(&self) -> Reply {
+        Reply { status: StatusCode::OK, content_type: None, body: Bytes::new() }
+    }
+    pub fn reply_refused(&self, code: Option<RejectionCode>) -> Reply {
+        let _ = code;
+        Reply { status: StatusCode::UNAUTHORIZED, content_type: None, body: Bytes::new() }
+    }
+    pub fn keeps_header(&self, name: &http::HeaderName) -> bool {
+        let _ = name;
+        false
+    }
+    pub fn answer_max(&self) -> Option<Duration> {
+        None
+    }
+    pub fn body_max(&self) -> Option<u64> {
+        None
+    }
+    pub fn methods(&self) -> &[Method] {
+        &[Method::POST]
+    }
+    pub fn has_suffix(&self) -> bool {
+        false
+    }
+    pub fn is_heavy(&self) -> bool {
+        false
+    }
+    pub fn secret_labels(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+impl RejectionCode {
+    pub const ALL: [Self; 1] = [Self::NoSecret];
+}
