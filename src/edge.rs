@@ -60,6 +60,13 @@ pub struct EdgeSource {
     pub redirects: Option<Redirects>,
 }
 
+impl EdgeSource {
+    /// Where browsers go; only definitions that say so are carried by one.
+    fn browser(&self) -> Option<&Redirects> {
+        self.redirects.as_ref().filter(|_| self.inlet.carrier_browser())
+    }
+}
+
 /// What one request is received under; replaced as a whole by a reload.
 struct Setup {
     routes: route::Routes,

@@ -127,9 +127,9 @@ impl Lifecycle {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_task_that_ends_by_itself_stops_everything_and_fails() {
-        let lifecycle = Lifecycle::new(Duration::from_secs(1));
+        let lifecycle = Lifecycle::new(Duration::from_millis(50));
         let stop = lifecycle.stop();
         let seen = stop.clone();
         lifecycle.spawn("other", async move { seen.soft.cancelled().await });
@@ -139,17 +139,17 @@ mod tests {
         assert!(stop.soft.is_cancelled() && !stop.hard.is_cancelled());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_panic_in_a_task_is_a_death() {
-        let lifecycle = Lifecycle::new(Duration::from_secs(1));
+        let lifecycle = Lifecycle::new(Duration::from_millis(50));
         lifecycle.spawn("panics", async { panic!("on purpose") });
         let code = lifecycle.run().await.unwrap();
         assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_stop_that_was_asked_for_is_a_success() {
-        let lifecycle = Lifecycle::new(Duration::from_secs(1));
+        let lifecycle = Lifecycle::new(Duration::from_millis(50));
         let stop = lifecycle.stop();
         let seen = stop.clone();
         lifecycle.spawn("worker", async move { seen.soft.cancelled().await });
@@ -159,9 +159,9 @@ mod tests {
         assert!(!stop.hard.is_cancelled());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn what_does_not_end_softly_is_ended_hard_after_the_grace_time() {
-        let lifecycle = Lifecycle::new(Duration::from_secs(1));
+        let lifecycle = Lifecycle::new(Duration::from_millis(50));
         let stop = lifecycle.stop();
         let seen = stop.clone();
         lifecycle.spawn("stubborn", async move { seen.hard.cancelled().await });
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_second_signal_does_not_wait_for_the_grace_time() {
         let lifecycle = Lifecycle::new(Duration::from_secs(1_000_000));
         let stop = lifecycle.stop();

@@ -16,7 +16,7 @@ use super::route::Routed;
 use super::stack::Arrival;
 use super::{Edge, Setup, body, headers, observe};
 use crate::metrics::{self, DeliveryResult};
-use crate::provider::{Inbound, Inlet};
+use crate::provider::{Inbound, Inlet, RejectionCode};
 use crate::store::NewRejection;
 
 /// However short the limits: a body that has come whole is given this long for its commit.
@@ -64,7 +64,7 @@ impl Exchange {
             return Err(reply::method_not_allowed(source.inlet.methods()));
         }
         let (tries, query) = match request.uri().query() {
-            Some(query) if source.redirects.is_some() => browser::split_tries(query),
+            Some(query) if source.browser().is_some() => browser::split_tries(query),
             query => (0, query.map(str::to_owned)),
         };
         let base = match (&source.url, &edge.config.public_url) {
@@ -164,7 +164,7 @@ impl Exchange {
                     "a batch was signed in part: the good items are kept, the provider is told to look"
                 );
                 metrics::rejection(&source.name, "mixed_batch");
-                reply::refused(source, None)
+                reply::refused(source, RejectionCode::BadSignature)
             }
             Ok(Ending::Kept(kept)) => {
                 observe::kept(source, &kept, kept.result(), took);
@@ -187,7 +187,7 @@ impl Exchange {
             metrics::delivery(&source.name, DeliveryResult::Unavailable, took);
             warn!(source = &*source.name, error.code = code, error = %failure, "a delivery was answered 503");
             let delay = 1 + self.edge.random.next_u64() % 5;
-            return match &source.redirects {
+            return match source.browser() {
                 Some(redirects) => browser::unavailable(redirects, &self.form(body), delay),
                 None => reply::unavailable(delay),
             };
@@ -211,7 +211,7 @@ impl Exchange {
     }
 
     fn quarantine(&self, code: &'static str, detail: String, body: Option<&Bytes>) {
-        let kept = headers::keep(&self.headers, |name| self.inlet().keeps_header(name));
+        let kept = headers::keep(&self.headers, self.inlet().kept_headers());
         let names = kept.names.into_iter().map(|name| (name, Bytes::new()));
         let prefix =
             body.map(|body| Bytes::copy_from_slice(&body[..body.len().min(self.edge.config.quarantine_body_max)]));

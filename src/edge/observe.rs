@@ -25,7 +25,8 @@ pub(super) fn start(sources: &[Arc<EdgeSource>]) {
     let codes: Vec<&str> = RejectionCode::ALL.into_iter().map(RejectionCode::code).chain(REJECTION_CODES).collect();
     let holds = HoldReason::ALL.map(HoldReason::code);
     for source in sources {
-        metrics::start_source(&source.name, &source.inlet.secret_labels(), &codes, &holds);
+        let labels: Vec<String> = source.inlet.secret_labels().map(str::to_owned).collect();
+        metrics::start_source(&source.name, &labels, &codes, &holds);
     }
     metrics::start_source(UNKNOWN, &[], &["unknown_path", "head_too_large", "head_broken", "connection_limit"], &[]);
 }

@@ -83,7 +83,7 @@ fn delivery(exchange: &Exchange, verified: Verified, body: Bytes) -> (NewDeliver
         received_at,
         occurred_at: verified.events.iter().filter_map(|event| event.occurred_at).collect(),
     };
-    let stored = headers::keep(&exchange.headers, |name| source.inlet.keeps_header(name));
+    let stored = headers::keep(&exchange.headers, source.inlet.kept_headers());
     let events = verified.events.into_iter().map(|event| new_event(event, ReceiptId::new(received_at, &*edge.random)));
     let delivery = NewDelivery {
         source: Arc::clone(&source.name),

@@ -21,7 +21,7 @@ const MAKBUZ_RECEIPTS: HeaderName = HeaderName::from_static("makbuz-receipts");
 pub(super) fn kept(source: &EdgeSource, kept: &Kept) -> Answer {
     let events = &kept.verdict.events;
     let first = events.first().map(|event| event.receipt_id.to_string());
-    let mut answer = match &source.redirects {
+    let mut answer = match source.browser() {
         Some(redirects) => browser::accepted(redirects, first.as_deref().unwrap_or_default()),
         None => exact(&source.inlet.reply_accepted()),
     };
@@ -35,8 +35,8 @@ pub(super) fn kept(source: &EdgeSource, kept: &Kept) -> Answer {
 }
 
 /// Did not verify: the definition's own refusal, else 401, in any case without a detail.
-pub(super) fn refused(source: &EdgeSource, code: Option<RejectionCode>) -> Answer {
-    match &source.redirects {
+pub(super) fn refused(source: &EdgeSource, code: RejectionCode) -> Answer {
+    match source.browser() {
         Some(redirects) => browser::refused(redirects),
         None => closing(exact(&source.inlet.reply_refused(code))),
     }
@@ -45,7 +45,7 @@ pub(super) fn refused(source: &EdgeSource, code: Option<RejectionCode>) -> Answe
 /// What the sender could not have succeeded with.
 pub(super) fn failed(source: &EdgeSource, failure: &Failure) -> Answer {
     match failure {
-        Failure::Rejected(rejection) => refused(source, Some(rejection.code)),
+        Failure::Rejected(rejection) => refused(source, rejection.code),
         Failure::Encoding => empty(StatusCode::UNSUPPORTED_MEDIA_TYPE),
         Failure::Body(BodyError::TooLarge) => empty(StatusCode::PAYLOAD_TOO_LARGE),
         Failure::Body(BodyError::Timeout) => empty(StatusCode::REQUEST_TIMEOUT),

@@ -88,7 +88,7 @@ impl Entry {
             },
         };
         let fits = |part: Option<&str>| part.is_none_or(|part| !part.is_empty() && part.len() <= PART_BYTES_MAX);
-        if !fits(account) || !fits(suffix) || (suffix.is_some() && !self.source.inlet.has_suffix()) {
+        if !fits(account) || !fits(suffix) || (suffix.is_some() && !self.source.inlet.takes_suffix()) {
             return None;
         }
         Some(Routed {

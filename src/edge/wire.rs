@@ -71,6 +71,8 @@ pub(super) struct Wire<S> {
     stream: S,
     watch: Arc<Watch>,
     phase: Phase,
+    /// Requests that the watch had counted at the last look.
+    requests: u64,
     deadline: Instant,
     limits: WireLimits,
     /// Made only when a read has to wait under a limit.
@@ -93,7 +95,7 @@ pub(super) struct WireLimits {
 impl<S> Wire<S> {
     pub fn new(stream: S, watch: Arc<Watch>, limits: WireLimits) -> Self {
         let deadline = watch.accepted_at + limits.first_byte;
-        Self { stream, watch, phase: Phase::Silent, deadline, limits, alarm: None, write_alarm: None }
+        Self { stream, watch, phase: Phase::Silent, requests: 0, deadline, limits, alarm: None, write_alarm: None }
     }
 
     /// The stream itself, for its last moments.
@@ -101,15 +103,16 @@ impl<S> Wire<S> {
         self.stream
     }
 
+    /// Learns from the watch whether a head that came has become a request, and whether that has its answer.
     fn look(&mut self) {
-        let busy = self.watch.busy.load(Ordering::Relaxed);
-        match self.phase {
-            Phase::Silent | Phase::Head | Phase::Idle if busy => {
-                self.phase = Phase::Request;
-                self.alarm = None;
-            }
-            Phase::Request if !busy => self.phase = Phase::Idle,
-            _ => {}
+        let requests = self.watch.requests.load(Ordering::Relaxed);
+        if requests != self.requests {
+            self.requests = requests;
+            self.phase = Phase::Request;
+            self.alarm = None;
+        }
+        if self.phase == Phase::Request && !self.watch.busy.load(Ordering::Relaxed) {
+            self.phase = Phase::Idle;
         }
     }
 
