@@ -227,7 +227,7 @@ fn matches(
     if let Some(signed) = &scheme.signed {
         context.feed(signed, &mut |bytes| running.update(bytes)).map_err(refusal)?;
     }
-    Ok(running.is_any(signatures))
+    Ok(running.equals_any(signatures))
 }
 
 /// Whether one of the presented texts is the secret, compared as digests so that not even its length shows.

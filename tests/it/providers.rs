@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use makbuz::provider::{Catalog, run_vector};
 
+mod events;
 mod refusals;
+mod rig;
 mod roundtrip;
 mod vectors;
 
