@@ -9,6 +9,7 @@ mod context;
 mod definition;
 mod describe;
 mod digest;
+mod early;
 mod expr;
 mod extract;
 mod form;
@@ -173,6 +174,21 @@ pub enum RejectionCode {
 }
 
 impl RejectionCode {
+    pub const ALL: [Self; 12] = [
+        Self::MissingSignature,
+        Self::DuplicateHeader,
+        Self::MalformedSignature,
+        Self::BadSignature,
+        Self::BadTimestamp,
+        Self::Stale,
+        Self::Future,
+        Self::BodyMismatch,
+        Self::UnknownAccount,
+        Self::Method,
+        Self::Suffix,
+        Self::NoSecret,
+    ];
+
     pub fn code(self) -> &'static str {
         match self {
             Self::MissingSignature => "missing_signature",
