@@ -13,7 +13,8 @@ use super::view::{JobDetailJson, JobJson};
 use super::{Admin, ApiError};
 use crate::model::access::Caller;
 use crate::model::attempt::Trigger;
-use crate::model::job::{Job, JobKey, JobReason, JobState};
+use crate::model::id::ReceiptId;
+use crate::model::job::{JobKey, JobReason, JobState};
 use crate::store::{JobQuery, ReplayRequest, ReplayVerdict};
 
 #[derive(Debug, Default, Deserialize)]
@@ -64,7 +65,8 @@ async fn find(admin: &Admin, caller: &Caller, filters: Filters, state: Option<Jo
         limit: limit + JOBS_OF_A_RECEIPT_MAX,
     };
     let mut found = admin.archive.jobs(query).await?;
-    let end = end_of_page(&found, limit as usize);
+    let receipts: Vec<ReceiptId> = found.iter().map(|job| job.key.receipt).collect();
+    let end = end_of_page(&receipts, limit as usize);
     let next = if end < found.len() { found.get(end - 1).map(|job| job.key.receipt) } else { None };
     found.truncate(end);
     let jobs: Vec<JobJson> = found.iter().map(JobJson::from).collect();
@@ -72,9 +74,9 @@ async fn find(admin: &Admin, caller: &Caller, filters: Filters, state: Option<Jo
 }
 
 /// `limit` rows, and those that belong to the last one's receipt.
-fn end_of_page(found: &[Job], limit: usize) -> usize {
-    let Some(last) = found.get(limit - 1) else { return found.len() };
-    limit + found[limit..].iter().take_while(|job| job.key.receipt == last.key.receipt).count()
+pub(super) fn end_of_page(receipts: &[ReceiptId], limit: usize) -> usize {
+    let Some(last) = receipts.get(limit - 1) else { return receipts.len() };
+    limit + receipts[limit..].iter().take_while(|receipt| *receipt == last).count()
 }
 
 /// One job with its attempts.

@@ -73,10 +73,7 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> anyhow::Result<Ex
         Some(_) => context.config()?,
         None => Found::Embedded(embedded::prepare(&context.environment, &SystemRandom::new())?),
     };
-    let welcome = match &found {
-        Found::File(_) => None,
-        Found::Embedded(config) => Some(welcome::embedded(config)),
-    };
+    let embedded = matches!(found, Found::Embedded(_));
     let config = found.config();
     start_logging(&config)?;
     // First of all: whichever library makes a TLS connection finds this one provider.
@@ -86,16 +83,16 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> anyhow::Result<Ex
     let metrics = metrics::install().context("the metrics recorder")?;
     refuse_shared_sqlite(&config, &args.roles)?;
     let parts = assemble(config, args.roles).await?;
-    let upkeep = metrics.clone();
-    keep::metrics_upkeep(&parts, upkeep);
+    metrics::start_process();
+    keep::metrics_upkeep(&parts, metrics.clone());
     keep::store_upkeep(&parts);
     let broker = broker::start(&parts);
     let pull = process::start(&parts, broker.as_ref());
     let edge = edge::start(&parts).await?;
     let admin = start_admin(&parts, metrics, broker.as_ref(), pull).await?;
-    match welcome {
-        Some(text) => super::output::say(text),
-        None => welcome::configured(edge, admin, &parts.config),
+    welcome::log(edge, admin, &parts.config);
+    if let (true, Some(edge), Some(admin)) = (embedded, edge, admin) {
+        super::output::say(welcome::embedded(edge, admin));
     }
     let store = Arc::clone(&parts.store);
     let code = parts.lifecycle.run().await?;

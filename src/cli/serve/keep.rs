@@ -31,11 +31,6 @@ impl Default for Key {
 }
 
 impl Key {
-    /// The key, if it is there already.
-    pub fn now(&self) -> Option<TokenKey> {
-        self.0.borrow().clone()
-    }
-
     /// Waits for the key; `None` when the process stops first.
     pub async fn wait(&self, stop: &CancellationToken) -> Option<TokenKey> {
         let mut seen = self.0.subscribe();

@@ -7,13 +7,12 @@ use super::embedded::FOLDER;
 use crate::config::{Config, StoreUrl};
 
 /// Where to post, where to look, and a first tour to paste.
-pub(super) fn embedded(config: &Config) -> String {
+pub(super) fn embedded(edge: SocketAddr, admin: SocketAddr) -> String {
     let folder = std::env::current_dir().unwrap_or_default();
-    tour(config, &folder, &program(&folder))
+    tour(edge, admin, &folder, &program(&folder))
 }
 
-fn tour(config: &Config, folder: &Path, program: &str) -> String {
-    let (edge, admin) = (config.edge.listen, config.admin.listen);
+fn tour(edge: SocketAddr, admin: SocketAddr, folder: &Path, program: &str) -> String {
     let (version, folder) = (env!("CARGO_PKG_VERSION"), folder.display());
     format!(
         "
@@ -26,7 +25,7 @@ fn tour(config: &Config, folder: &Path, program: &str) -> String {
   In another terminal:
 
     cd {folder}
-    {program} send standard-webhooks --url http://{edge}/in/dev --secret file:{FOLDER}/source-secret
+    {program} send standard-webhooks --to http://{edge}/in/dev --secret file:{FOLDER}/source-secret
     {program} receipts list
     {program} jobs claim inbox --json > {FOLDER}/claim.json
     {program} jobs report {FOLDER}/claim.json completed
@@ -46,8 +45,8 @@ fn program(folder: &Path) -> String {
     }
 }
 
-/// One line for the log of a configured instance.
-pub(super) fn configured(edge: Option<SocketAddr>, admin: Option<SocketAddr>, config: &Config) {
+/// One line for the log.
+pub(super) fn log(edge: Option<SocketAddr>, admin: Option<SocketAddr>, config: &Config) {
     let store = match &config.store.url {
         StoreUrl::Sqlite(_) => "sqlite",
         StoreUrl::Postgres(_) => "postgres",
@@ -64,4 +63,19 @@ pub(super) fn configured(edge: Option<SocketAddr>, admin: Option<SocketAddr>, co
         subscriptions = config.subscriptions.len(),
         "serving"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tour_names_the_addresses_that_were_bound() {
+        let (edge, admin) = (SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002)));
+        let text = tour(edge, admin, Path::new("/home/me"), "./makbuz");
+        for part in ["http://127.0.0.1:4001/in/dev", "http://127.0.0.1:4002/readyz", "cd /home/me\n", "./makbuz jobs claim inbox"] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert!(text.lines().count() < 20, "it is short");
+    }
 }
