@@ -24,7 +24,9 @@ use crate::model::retry::RetryPolicy;
 use crate::model::subscription::{CompletesOn, Subscription, Target};
 use crate::random::SeededRandom;
 use crate::store::sqlite::{SqliteConfig, SqliteStore};
-use crate::store::{NewDelivery, NewEvent, Store, Upkeep};
+use crate::store::{DeliveryVerdict, NewDelivery, NewEvent, NewRejection, QuarantineBounds, Store, StoreError, Upkeep};
+
+type Answer = tokio::sync::oneshot::Receiver<Result<DeliveryVerdict, StoreError>>;
 
 const NOW: i64 = 1_796_083_200_000_000;
 const BODY: &[u8] = b"{\"type\":\"invoice.paid\"}\xff";
@@ -32,8 +34,8 @@ const BODY: &[u8] = b"{\"type\":\"invoice.paid\"}\xff";
 struct Rig {
     router: Router,
     consumers: Router,
+    admin: Admin,
     receipt: ReceiptId,
-    store: Arc<dyn Store>,
     _folder: tempfile::TempDir,
 }
 
@@ -109,7 +111,7 @@ impl Rig {
             gauges: Arc::default(),
             limits: Limits { body_bytes_max: 1024, ..Limits::default() },
         };
-        Self { router: operators(admin.clone(), true), consumers: consumers(admin), receipt, store, _folder: folder }
+        Self { router: operators(admin.clone(), true), consumers: consumers(admin.clone()), admin, receipt, _folder: folder }
     }
 
     async fn ask(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (StatusCode, Bytes) {
@@ -192,13 +194,33 @@ async fn health_and_metrics_need_no_token_and_everything_else_does() {
     }
 }
 
+/// A store that is away.
+struct Away;
+
+#[async_trait]
+impl Intake for Away {
+    fn submit(&self, _: NewDelivery) -> Result<Answer, StoreError> {
+        Err(StoreError::Busy)
+    }
+
+    async fn record_rejections(&self, _: Vec<NewRejection>, _: QuarantineBounds) -> Result<(), StoreError> {
+        Err(StoreError::Busy)
+    }
+
+    async fn ready(&self) -> Result<(), StoreError> {
+        Err(StoreError::Unavailable("postgres://user:canary@db refused".to_owned()))
+    }
+}
+
 #[tokio::test]
-async fn a_store_that_is_closed_is_not_ready() {
+async fn a_store_that_is_away_is_named_and_answers_503_without_its_address() {
     let rig = Rig::new().await;
-    rig.store.close().await;
-    let (status, body) = rig.ask("GET", "/readyz", None, "").await;
-    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{body:?}");
-    assert_eq!(rig.ask("GET", "/livez", None, "").await.0, StatusCode::OK);
+    let router = operators(Admin { intake: Arc::new(Away), ..rig.admin.clone() }, true);
+    let (status, body) = send(&router, "GET", "/readyz", None, "").await;
+    let ready: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!((status, &ready["status"], &ready["store"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable"), &json!("store_unavailable")));
+    assert!(!String::from_utf8_lossy(&body).contains("canary"), "{body:?}");
+    assert_eq!(send(&router, "GET", "/livez", None, "").await.0, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -325,19 +347,7 @@ async fn what_is_asked_wrongly_is_refused_with_a_code() {
 #[tokio::test]
 async fn without_the_role_process_nothing_is_claimed() {
     let rig = Rig::new().await;
-    let admin = Admin {
-        tokens: Arc::new(tokens()),
-        intake: rig.store.clone(),
-        outbox: rig.store.clone(),
-        jobs: rig.store.clone(),
-        archive: rig.store.clone(),
-        subscriptions: Arc::default(),
-        pull: None,
-        broker: None,
-        metrics: metrics::builder().unwrap().build_recorder().handle(),
-        gauges: Arc::default(),
-        limits: Limits::default(),
-    };
+    let admin = Admin { pull: None, ..rig.admin.clone() };
     let (status, _) = send(&operators(admin, true), "POST", "/v1/subscriptions/billing/claim", Some("billing"), "{}").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
