@@ -1,0 +1,121 @@
+//! What came back: answers by status, latency, and whether each answer was the right one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+/// One answer, read whole.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub receipt: Option<String>,
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// A 2xx; or, for a browser's form, the redirect that names a receipt.
+    pub fn is_accepted(&self) -> bool {
+        self.status.is_success() || (self.status.is_redirection() && self.receipt.is_some())
+    }
+}
+
+/// All answers of a load.
+#[derive(Debug)]
+pub struct Summary {
+    pub sent: u64,
+    pub accepted: u64,
+    /// By status, or by what went wrong (`connect`, `connection`, `timeout`).
+    pub answers: BTreeMap<String, u64>,
+    /// Authentic ones without a 2xx.
+    pub lost: u64,
+    /// Changed ones with a 2xx.
+    pub forged: u64,
+    pub took: Duration,
+    /// Microseconds; from the time a request was due, so that a stalled receiver is not measured less.
+    latency: Histogram<u64>,
+}
+
+impl Summary {
+    pub(super) fn new() -> Self {
+        // Unwrap safety: three digits are within the histogram's bounds.
+        let latency = Histogram::new(3).expect("a histogram");
+        Self { sent: 0, accepted: 0, answers: BTreeMap::new(), lost: 0, forged: 0, took: Duration::ZERO, latency }
+    }
+
+    pub(super) fn add(&mut self, answer: &Result<Answer, &'static str>, tampered: bool, took: Duration) {
+        self.sent += 1;
+        let accepted = answer.as_ref().is_ok_and(Answer::is_accepted);
+        self.accepted += u64::from(accepted);
+        self.lost += u64::from(!accepted && !tampered);
+        self.forged += u64::from(accepted && tampered);
+        let name = match answer {
+            Ok(answer) => answer.status.as_str().to_owned(),
+            Err(what) => (*what).to_owned(),
+        };
+        *self.answers.entry(name).or_insert(0) += 1;
+        self.latency.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.accepted += other.accepted;
+        self.lost += other.lost;
+        self.forged += other.forged;
+        for (name, count) in &other.answers {
+            *self.answers.entry(name.clone()).or_insert(0) += count;
+        }
+        // Both grow by themselves, so that nothing is out of bounds.
+        let _ = self.latency.add(&other.latency);
+    }
+
+    /// Every authentic request was accepted, and nothing else.
+    pub fn is_right(&self) -> bool {
+        self.lost == 0 && self.forged == 0
+    }
+
+    /// The latency below which this part of the answers lies.
+    pub fn latency(&self, quantile: f64) -> Duration {
+        Duration::from_micros(self.latency.value_at_quantile(quantile))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    pub fn per_second(&self) -> f64 {
+        self.accepted as f64 / self.took.as_secs_f64().max(1e-9)
+    }
+
+    pub fn to_json(&self) -> Value {
+        let ms = |quantile| self.latency(quantile).as_secs_f64() * 1e3;
+        json!({
+            "sent": self.sent,
+            "accepted": self.accepted,
+            "answers": self.answers,
+            "lost": self.lost,
+            "forged": self.forged,
+            "seconds": self.took.as_secs_f64(),
+            "accepted_per_second": self.per_second(),
+            "latency_ms": { "p50": ms(0.5), "p90": ms(0.9), "p99": ms(0.99), "max": ms(1.0) },
+        })
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let answers: Vec<String> = self.answers.iter().map(|(name, count)| format!("{name} × {count}")).collect();
+        let ms = |quantile| self.latency(quantile).as_secs_f64() * 1e3;
+        writeln!(f, "sent      {} in {:.2} s, {:.0} accepted per second", self.sent, self.took.as_secs_f64(), self.per_second())?;
+        writeln!(f, "answers   {}", answers.join(", "))?;
+        write!(f, "latency   p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, max {:.1} ms", ms(0.5), ms(0.9), ms(0.99), ms(1.0))?;
+        if self.lost > 0 {
+            write!(f, "\nWRONG     {} authentic requests were not accepted", self.lost)?;
+        }
+        if self.forged > 0 {
+            write!(f, "\nWRONG     {} changed requests were accepted", self.forged)?;
+        }
+        Ok(())
+    }
+}
