@@ -81,6 +81,20 @@ fn v13_v14_w059_field_signatures() {
     assert_eq!(paytr.inlet.reply_accepted().content_type.as_deref(), Some("text/plain"));
 }
 
+/// V11: two values under one name, one empty value.
+#[test]
+fn v11_twilio_repeated_keys() {
+    let rig = Rig::with("twilio", &["twilio_token"]);
+    let headers =
+        [("x-twilio-signature", "cjFrTgTkOZaStKveOiQjMrHFcl8="), ("content-type", "application/x-www-form-urlencoded")];
+    let request = raw("POST", &headers, "Address=%2B15550002&Address=%2B15550001&Body=&From=%2B15550003");
+    let Ok(Received::Events(verified)) = rig.inlet.receive(&inbound(&request, "https://hooks.example.test/twilio"))
+    else {
+        panic!("refused")
+    };
+    assert_eq!(verified.events[0].hold, Some(HoldReason::NoId));
+}
+
 /// W-061, W-062: repeated keys by value, equal ones once, everything unknown takes part.
 #[test]
 fn w061_w062_twilio_forms() {

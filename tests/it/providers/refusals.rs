@@ -421,6 +421,8 @@ fn a_signed_get_carries_no_body() {
     assert_eq!(rig.code(&form), RejectionCode::MissingSignature);
     let named = header(&form, "content-type", b"application/x-www-form-urlencoded");
     assert_eq!(rig.code(&named), RejectionCode::BadSignature);
+    let many = SignedRequest { body: "a=1&".repeat(5000).into(), ..named.clone() };
+    assert_eq!(rig.code(&many), RejectionCode::MalformedSignature);
     let posted = SignedRequest { method: http::Method::POST, ..named };
     assert_eq!(rig.code(&posted), RejectionCode::BadSignature);
 }
