@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::HeaderName;
+use subtle::ConstantTimeEq as _;
 
 use super::Inbound;
 use super::expr::{Condition, Expr, Piece, Pipe, Place, Term};
@@ -135,7 +136,7 @@ impl<'a, 'd> Context<'a, 'd> {
             Err(Problem::Absent(_) | Problem::Unparsable(_)) => false,
             Err(_) => true,
         };
-        let same = |left, right| matches!((self.value(left), self.value(right)), (Ok(Some(left)), Ok(Some(right))) if left == right);
+        let same = |left, right| matches!((self.value(left), self.value(right)), (Ok(Some(left)), Ok(Some(right))) if bool::from(left.ct_eq(&right)));
         match condition {
             Condition::Present(expr) => there(expr),
             Condition::Absent(expr) => !there(expr),
@@ -168,8 +169,7 @@ impl<'a, 'd> Context<'a, 'd> {
                 Content::Opaque => b"opaque",
             }),
             Term::Timestamp => Ok(self.timestamp.map(Cow::Borrowed)),
-            // Where the secret may not go, its place stays empty.
-            Term::Secret => borrowed(self.secret.unwrap_or_default()),
+            Term::Secret => Ok(self.secret.map(Cow::Borrowed)),
             // A form that is not read whole has no fields, and must not pass for one without.
             Term::SortedForm if self.document.form().overfull => Err(Problem::Twice("the form".to_owned())),
             Term::SortedForm => Ok(self.sorted.map(|sorted| Cow::Owned(sorted.write(self.document.form())))),

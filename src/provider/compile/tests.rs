@@ -96,3 +96,60 @@ fn a_wider_window_with_its_reason_compiles() {
     let stated = "[window]\ncheck = \"1h\"\ntolerance_reason = \"resends keep their first time\"\n[identity]";
     assert_eq!(mistakes(&[("[identity]", stated)]), Vec::<String>::new());
 }
+
+/// The reference's whole file is one.
+#[test]
+fn the_readme_s_file_compiles() {
+    let readme = include_str!("../../../providers/README.md");
+    let file = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a file");
+    let compiled = Definition::compile("acme.toml", file);
+    assert!(compiled.is_ok(), "{:#?}", compiled.err());
+}
+
+/// Mechanisms that no shipped file uses yet: each example of the reference, put into a small file, compiles.
+#[test]
+fn the_readme_s_examples_compile() {
+    let readme = include_str!("../../../providers/README.md");
+    let examples: Vec<&str> = readme
+        .split_once("## One example per mechanism")
+        .expect("section")
+        .1
+        .split("```toml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    assert!(examples.len() >= 15);
+    for example in examples {
+        let (head, sections) = match example.find("[[").or_else(|| example.find("\n[")) {
+            Some(at) => example.split_at(at),
+            None => (example, ""),
+        };
+        let defaults = [
+            ("mechanism", "\"hmac-sha256\""),
+            ("signed", "\"timestamp + body + form:x|empty\""),
+            ("signature", "{ from = \"header:s\", encoding = \"hex\" }"),
+        ];
+        let stated = |name: &str| {
+            head.lines().any(|line| line.starts_with(name) && line[name.len()..].trim_start().starts_with('='))
+        };
+        let mut scheme = head.to_owned();
+        for (name, value) in defaults {
+            if !stated(name) {
+                scheme.push_str(&format!("\n{name} = {value}"));
+            }
+        }
+        let file = format!(
+            "name = \"x\"\ntitle = \"X\"\ndocs = [\"d\"]\nevidence = \"docs\"\ngeneric = true\n[params]\nsalt = {{ about = \"a\", example = \"e\" }}\n\
+             basic_auth = {{ about = \"a\", example = \"e\" }}\nverify_token = {{ about = \"a\", example = \"e\" }}\n{}\n{}\n{sections}\n\
+             [[template]]\ntype = \"t\"\nbody = \"b\"\n",
+            if sections.contains("[[scheme]]") { String::new() } else { format!("[[scheme]]\n{scheme}") },
+            if sections.contains("[identity]") {
+                ""
+            } else {
+                "[batch]\nitems = \"/items\"\n[identity]\nprovider_ref = \"json:/id\""
+            },
+        );
+        let compiled = Definition::compile("x.toml", &file);
+        assert!(compiled.is_ok(), "{file}\n{:#?}", compiled.err());
+    }
+}
