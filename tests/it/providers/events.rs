@@ -207,6 +207,7 @@ fn w013_standard_webhooks_may_be_empty() {
     assert_eq!((&*event.event_id, event.hold), ("msg_id1", None));
     let (github, request) = github("");
     assert_eq!(github.held(&request), HoldReason::Unparsable);
+    assert_eq!(github.event(&request).provider_ref, "id1", "what could be read is shown");
 }
 
 /// W-020, W-022: escaped NUL, lone surrogates, a byte order mark: nothing that the id does not need can hurt it.
@@ -270,6 +271,7 @@ fn w086_mollie_deliveries_are_events() {
     assert_eq!(rig.held(&raw("POST", &[], "id=tr_a&id=tr_b")), HoldReason::IdTwice);
     let long = rig.event(&raw("POST", &[], format!("id={}", "x".repeat(219))));
     assert!(long.event_id.starts_with("sha256:"), "room for the receipt's id");
+    assert_eq!(long.provider_ref, long.event_id, "the store makes the key from it");
 }
 
 /// W-088: the topic is part of the key, the action's id is not.

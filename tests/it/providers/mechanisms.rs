@@ -13,6 +13,9 @@ key = "public-key"
 signed = "body"
 coverage = "body"
 signature = { from = "header:x-signature-sha256", encoding = "base64" }
+[account]
+from = "json:/data/resource/profile_id"
+signed = true
 [event]
 type = "json:/event_type""#,
         "provider_ref = \"header:x-delivery-id\"\nsigned = false",
