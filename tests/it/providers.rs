@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use makbuz::provider::{Catalog, run_vector};
 
 mod events;
+mod facts;
 mod mechanisms;
 mod refusals;
 mod rig;
 mod roundtrip;
+mod settings;
 mod vectors;
 
 fn fixtures() -> PathBuf {
