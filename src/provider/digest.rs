@@ -127,7 +127,7 @@ impl Running {
     }
 
     /// Whether the result is one of `candidates`: constant time in their bytes, exact in their length, all looked at.
-    pub fn is_any(self, candidates: &[Vec<u8>]) -> bool {
+    pub fn equals_any(self, candidates: &[Vec<u8>]) -> bool {
         let right = self.finish();
         let hits = candidates.iter().fold(subtle::Choice::from(0), |hits, candidate| hits | right.ct_eq(candidate));
         hits.into()

@@ -130,7 +130,7 @@ impl Mechanism {
             return Err("is blank");
         }
         Ok(match self {
-            Self::Hmac(hash) => Prepared::Mac(MacKey::new(hash, key)),
+            Self::Hmac(hash) => Prepared::Mac(Box::new(MacKey::new(hash, key))),
             Self::Plain(hash) => Prepared::Plain(hash),
             Self::Token => Prepared::Secret(sha256(key)),
             Self::Basic => match key.iter().position(|byte| *byte == b':') {
@@ -153,7 +153,7 @@ impl Mechanism {
 /// A key with its schedule computed.
 #[derive(Clone)]
 pub enum Prepared {
-    Mac(MacKey),
+    Mac(Box<MacKey>),
     Plain(Hash),
     Public(UnparsedPublicKey<Vec<u8>>),
     /// SHA-256 of what must be presented.

@@ -115,7 +115,7 @@ proptest! {
     #[test]
     fn quoting_and_unquoting_agree(text in any::<String>()) {
         let quoted = quote(&text);
-        let read = unquote(quoted.as_bytes());
-        prop_assert_eq!(read.as_deref(), Some(&*text));
+        let back = unquote(quoted.as_bytes());
+        prop_assert_eq!(back.as_deref(), Some(&*text));
     }
 }
