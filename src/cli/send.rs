@@ -16,7 +16,6 @@ use super::Context;
 use super::output::{self, say};
 use super::signing::SigningArgs;
 use crate::clock::SystemClock;
-use crate::config::Secret;
 use crate::random::SystemRandom;
 
 #[derive(Debug, Args)]

@@ -81,7 +81,8 @@ fn as_curl(signed: &SignedRequest, to: &str) -> String {
     // Writing to a String cannot fail.
     let _ = write!(command, "{body}curl -i -X {} {}", signed.method, quote(&signed.url(to)));
     for (name, value) in &signed.headers {
-        let _ = write!(command, " \\\n  -H {}", quote(&format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))));
+        let _ =
+            write!(command, " \\\n  -H {}", quote(&format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))));
     }
     // `--data-raw` reads no file, whatever the body begins with.
     let option = if data == "@-" { "--data-binary" } else { "--data-raw" };
@@ -111,7 +112,10 @@ mod tests {
     #[test]
     fn a_curl_command_survives_quotes_and_leading_at_signs() {
         let command = as_curl(&signed(b"@it's"), "http://a/in/b");
-        assert_eq!(command, "curl -i -X POST 'http://a/in/b/orders' \\\n  -H 'x-signature: it'\\''s' \\\n  --data-raw '@it'\\''s'");
+        assert_eq!(
+            command,
+            "curl -i -X POST 'http://a/in/b/orders' \\\n  -H 'x-signature: it'\\''s' \\\n  --data-raw '@it'\\''s'"
+        );
     }
 
     #[test]

@@ -58,7 +58,8 @@ impl SigningArgs {
         }
         let mut params = BTreeMap::new();
         for param in &self.param {
-            let (name, value) = param.split_once('=').with_context(|| format!("--param {param:?} is not NAME=VALUE"))?;
+            let (name, value) =
+                param.split_once('=').with_context(|| format!("--param {param:?} is not NAME=VALUE"))?;
             let value = match value.starts_with("env:") || value.starts_with("file:") {
                 true => load(value)?.share(),
                 false => value.as_bytes().to_vec().into(),

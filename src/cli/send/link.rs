@@ -27,7 +27,11 @@ pub(super) fn connector() -> std::io::Result<Connector> {
     http.set_nodelay(true);
     http.enforce_http(false);
     let provider = rustls::crypto::ring::default_provider();
-    Ok(HttpsConnectorBuilder::new().with_provider_and_native_roots(provider)?.https_or_http().enable_http1().wrap_connector(http))
+    Ok(HttpsConnectorBuilder::new()
+        .with_provider_and_native_roots(provider)?
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(http))
 }
 
 pub(super) struct Link {
@@ -65,7 +69,14 @@ impl Link {
 
     async fn connect(&mut self) -> Result<SendRequest<Full<Bytes>>, &'static str> {
         let connecting = async {
-            let io = self.connector.ready().await.map_err(|_| "connect")?.call(self.to.clone()).await.map_err(|_| "connect")?;
+            let io = self
+                .connector
+                .ready()
+                .await
+                .map_err(|_| "connect")?
+                .call(self.to.clone())
+                .await
+                .map_err(|_| "connect")?;
             handshake(io).await.map_err(|_| "connect")
         };
         let (sender, connection) = timeout(CONNECT_LIMIT, connecting).await.map_err(|_| "connect")??;

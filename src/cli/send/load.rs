@@ -90,7 +90,8 @@ pub async fn run(load: Load) -> anyhow::Result<Summary> {
     }
     let connector = connector().context("the machine's certificates")?;
     let run = format!("{:016x}", load.random.next_u64());
-    let shared = Arc::new(Shared { run, next: AtomicU64::new(0), recent: Mutex::default(), begun: Instant::now(), load });
+    let shared =
+        Arc::new(Shared { run, next: AtomicU64::new(0), recent: Mutex::default(), begun: Instant::now(), load });
     // One now, so that a wrong secret or template is an error and not a count.
     shared.ready(0)?;
     let mut workers = JoinSet::new();

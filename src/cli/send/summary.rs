@@ -107,9 +107,22 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let answers: Vec<String> = self.answers.iter().map(|(name, count)| format!("{name} × {count}")).collect();
         let ms = |quantile| self.latency(quantile).as_secs_f64() * 1e3;
-        writeln!(f, "sent      {} in {:.2} s, {:.0} accepted per second", self.sent, self.took.as_secs_f64(), self.per_second())?;
+        writeln!(
+            f,
+            "sent      {} in {:.2} s, {:.0} accepted per second",
+            self.sent,
+            self.took.as_secs_f64(),
+            self.per_second()
+        )?;
         writeln!(f, "answers   {}", answers.join(", "))?;
-        write!(f, "latency   p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, max {:.1} ms", ms(0.5), ms(0.9), ms(0.99), ms(1.0))?;
+        write!(
+            f,
+            "latency   p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+            ms(0.5),
+            ms(0.9),
+            ms(0.99),
+            ms(1.0)
+        )?;
         if self.lost > 0 {
             write!(f, "\nWRONG     {} authentic requests were not accepted", self.lost)?;
         }
