@@ -9,6 +9,9 @@ use hdrhistogram::Histogram;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+/// Ten minutes: longer than any request may take with its turn.
+const LATENCY_MICROS_MAX: u64 = 600_000_000;
+
 /// One answer, read whole.
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -42,8 +45,8 @@ pub struct Summary {
 
 impl Summary {
     pub(super) fn new() -> Self {
-        // Unwrap safety: three digits are within the histogram's bounds.
-        let latency = Histogram::new(3).expect("a histogram");
+        // Unwrap safety: constants that the histogram takes. Two digits keep one per connection small.
+        let latency = Histogram::new_with_bounds(1, LATENCY_MICROS_MAX, 2).expect("a histogram");
         Self { sent: 0, accepted: 0, answers: BTreeMap::new(), lost: 0, forged: 0, took: Duration::ZERO, latency }
     }
 
@@ -69,7 +72,7 @@ impl Summary {
         for (name, count) in &other.answers {
             *self.answers.entry(name.clone()).or_insert(0) += count;
         }
-        // Both grow by themselves, so that nothing is out of bounds.
+        // All have the same bounds, so that nothing is out of them.
         let _ = self.latency.add(&other.latency);
     }
 
@@ -130,5 +133,45 @@ impl fmt::Display for Summary {
             write!(f, "\nWRONG     {} changed requests were accepted", self.forged)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, receipt: Option<&str>) -> Result<Answer, &'static str> {
+        let status = StatusCode::from_u16(status).unwrap();
+        Ok(Answer { status, receipt: receipt.map(str::to_owned), body: Bytes::new() })
+    }
+
+    #[test]
+    fn latencies_of_all_parts_are_in_the_summary() {
+        let (mut all, mut part) = (Summary::new(), Summary::new());
+        for ms in 1..=100 {
+            part.add(&answer(200, None), false, Duration::from_millis(ms * 10));
+        }
+        all.merge(&part);
+        all.add(&answer(200, None), false, Duration::from_secs(100_000));
+        let near = |quantile: f64, ms: u64| {
+            let found = all.latency(quantile).as_secs_f64() * 1e3;
+            assert!((found / ms as f64 - 1.0).abs() < 0.03, "{quantile}: {found} ms is not {ms} ms");
+        };
+        near(0.5, 510);
+        near(0.9, 910);
+        near(1.0, 600_000);
+    }
+
+    #[test]
+    fn right_is_all_authentic_and_nothing_else() {
+        let mut summary = Summary::new();
+        summary.add(&answer(204, None), false, Duration::ZERO);
+        summary.add(&answer(303, Some("r")), false, Duration::ZERO);
+        summary.add(&answer(401, None), true, Duration::ZERO);
+        assert!(summary.is_right());
+        summary.add(&answer(303, None), false, Duration::ZERO);
+        summary.add(&Err("timeout"), false, Duration::ZERO);
+        summary.add(&answer(200, None), true, Duration::ZERO);
+        assert_eq!((summary.lost, summary.forged, summary.accepted, summary.sent), (2, 1, 3, 6));
     }
 }
