@@ -14,7 +14,10 @@ mod output;
 mod providers;
 mod receipts;
 mod rejections;
+pub mod send;
 mod serve;
+mod sign;
+mod signing;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -58,6 +61,10 @@ enum Command {
     /// The providers that are known, and their vectors
     #[command(subcommand)]
     Providers(providers::ProvidersCommand),
+    /// Print one signed test request, to look at or to paste
+    Sign(sign::SignArgs),
+    /// Send signed test requests, from one to a load, and say how they were answered
+    Send(send::SendArgs),
     /// Say whether a saved request verifies, and why not
     Verify(verify::VerifyArgs),
     /// What was accepted, and what became of it
@@ -103,6 +110,8 @@ async fn run(cli: Cli, environment: Environment) -> anyhow::Result<ExitCode> {
         Command::Check(args) => check::run(&context, args).await,
         Command::Migrate(args) => migrate::run(&context, args).await,
         Command::Providers(command) => providers::run(&context, command),
+        Command::Sign(args) => sign::run(&context, &args),
+        Command::Send(args) => send::run(&context, &args).await,
         Command::Verify(args) => verify::run(&context, &args),
         Command::Receipts(command) => receipts::run(&context, command).await,
         Command::Jobs(command) => jobs::run(&context, command).await,
@@ -114,7 +123,7 @@ async fn run(cli: Cli, environment: Environment) -> anyhow::Result<ExitCode> {
 /// Many threads only where many things happen at once.
 fn runtime(command: &Command) -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = match command {
-        Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        Command::Serve(_) | Command::Send(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     Ok(builder.enable_all().build()?)

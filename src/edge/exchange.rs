@@ -46,22 +46,22 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Reads the head. An error is the answer to a request that leads nowhere.
-    pub fn open<B>(edge: &Arc<Edge>, request: &mut Request<B>) -> Result<Self, Answer> {
-        let arrival = request.extensions_mut().remove::<Arrival>().ok_or_else(|| reply::unavailable(1))?;
+    pub fn open<B>(edge: &Arc<Edge>, request: &mut Request<B>) -> Result<Self, Box<Answer>> {
+        let arrival = request.extensions_mut().remove::<Arrival>().ok_or_else(|| Box::new(reply::unavailable(1)))?;
         let path = request.uri().path();
         if path == "/healthz" {
-            return Err(reply::health(request.method()));
+            return Err(Box::new(reply::health(request.method())));
         }
         let setup = edge.setup.load_full();
         let Some(routed) = setup.routes.find(path) else {
             edge.unknown.note(path, arrival.at);
             observe::unknown_path(arrival.first_byte);
-            return Err(reply::not_found());
+            return Err(Box::new(reply::not_found()));
         };
         let source = &routed.source;
         if !source.inlet.methods().contains(request.method()) {
             observe::refused(source, "method_not_allowed", arrival.first_byte);
-            return Err(reply::method_not_allowed(source.inlet.methods()));
+            return Err(Box::new(reply::method_not_allowed(source.inlet.methods())));
         }
         let (tries, query) = match request.uri().query() {
             Some(query) if source.browser().is_some() => browser::split_tries(query),

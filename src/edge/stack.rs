@@ -112,7 +112,7 @@ where
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
         let exchange = match Exchange::open(&self.edge, &mut request) {
             Ok(exchange) => Arc::new(exchange),
-            Err(answer) => return Box::pin(std::future::ready(Ok(answer))),
+            Err(answer) => return Box::pin(std::future::ready(Ok(*answer))),
         };
         request.extensions_mut().insert(Arc::clone(&exchange));
         let inner = self.inner.clone();

@@ -3,6 +3,7 @@
 mod answers;
 mod browser;
 mod limits;
+mod load;
 mod paths;
 mod rig;
 mod sources;

@@ -1,11 +1,14 @@
 //! What the sender hears, and what is kept of what it sent.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use makbuz::provider::SignRequest;
 use makbuz::store::StoreError;
 
 use super::rig::{Mood, Rig, post};
+use super::sources::{shipped, source};
 
 // W-107
 #[tokio::test]
@@ -37,10 +40,23 @@ async fn a_batch_says_how_many_receipts_it_has() {
 // W-131
 #[tokio::test]
 async fn of_a_mixed_batch_the_good_is_kept_and_the_answer_is_a_refusal() {
-    let rig = Rig::start().await;
-    let reply = rig.send(post("/in/shop", &["x-token: good"], b"[{\"id\":\"e1\"},{\"bad\":1}]")).await;
+    let inlet = shipped("adyen", &b"00112233445566778899AABBCCDDEEFF".repeat(2));
+    let item = |psp: &str| {
+        format!(
+            r#"{{"NotificationRequestItem":{{"additionalData":{{"hmacSignature":""}},"amount":{{"currency":"EUR","value":1000}},"eventCode":"AUTHORISATION","merchantAccountCode":"Shop","merchantReference":"r","pspReference":"{psp}","success":"true"}}}}"#
+        )
+    };
+    let body = format!(r#"{{"live":"false","notificationItems":[{},{}]}}"#, item("P1"), item("P2"));
+    let signed = inlet.sign(&SignRequest { body: Some(body.into()), ..SignRequest::default() }).unwrap();
+    let mixed = String::from_utf8(signed.body.to_vec()).unwrap().replacen("\"P2\"", "\"P3\"", 1);
+    let rig = Rig::serving(vec![Arc::new(source("adyen", inlet))], |_| {}).await;
+    let reply = rig.send(post("/in/adyen", &["content-type: application/json"], mixed.as_bytes())).await;
     assert_eq!((reply.status, reply.body.len()), (401, 0));
+    assert_eq!(rig.intake.last(|delivery| delivery.events[0].provider_ref.clone()), "P1");
     assert_eq!(rig.intake.receipts(), 1);
+    let reply = rig.send(post("/in/adyen", &["content-type: application/json"], &signed.body)).await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "[accepted]"));
+    assert_eq!((reply.header("makbuz-receipts"), rig.intake.receipts()), (Some("2"), 2));
     rig.end().await;
 }
 
@@ -252,9 +268,11 @@ async fn an_encoded_body_is_415() {
 #[tokio::test]
 async fn a_panic_in_one_request_is_503_and_the_others_go_on() {
     let rig = Rig::start().await;
-    let reply = rig.send(post("/in/shop", &["x-token: good"], b"panic!")).await;
+    rig.intake.set(Mood::Panics);
+    let reply = rig.send(post("/in/shop", &["x-token: good"], b"{}")).await;
     assert_eq!(reply.status, 503);
     assert!(reply.header("retry-after").is_some());
+    rig.intake.set(Mood::Commits);
     assert_eq!(rig.send(post("/in/shop", &["x-token: good"], b"{}")).await.status, 200);
     rig.end().await;
 }

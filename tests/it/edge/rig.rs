@@ -34,6 +34,8 @@ pub enum Mood {
     Holds,
     /// Refuses at once.
     Refuses(StoreError),
+    /// Has a bug.
+    Panics,
     /// Takes it and fails.
     Fails(StoreError),
 }
@@ -144,6 +146,10 @@ impl Intake for FakeIntake {
         let (answer, heard) = oneshot::channel();
         let mut state = self.state.lock().unwrap();
         match state.mood.clone() {
+            Mood::Panics => {
+                drop(state);
+                panic!("on purpose");
+            }
             Mood::Refuses(error) => return Err(error),
             Mood::Holds => state.held.push((delivery, answer)),
             Mood::Fails(error) => {

@@ -1,19 +1,112 @@
-//! The sources that the tests post to.
+//! The sources that the tests post to: small definitions of a sender that shows a token in `x-token`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use http::Method;
 use makbuz::edge::{EdgeSource, Redirects};
-use makbuz::provider::Inlet;
+use makbuz::provider::{Catalog, Inlet, SourceSecret, SourceSettings};
 
-pub fn inlet() -> Inlet {
-    Inlet { methods: vec![Method::POST], ..Inlet::default() }
+/// Parts of a definition that differ from test to test.
+#[derive(Default)]
+pub struct Parts {
+    pub request: &'static str,
+    pub delivery: &'static str,
+    pub event: &'static str,
+    pub handshake: &'static str,
+}
+
+const JSON: &str = "content = \"json\"";
+
+fn definition(parts: &Parts) -> String {
+    let Parts { request, delivery, event, handshake } = parts;
+    let request = if request.is_empty() { JSON } else { request };
+    format!(
+        r#"name = "shop"
+title = "A shop of these tests"
+docs = ["tests/it/edge"]
+evidence = "general"
+
+[request]
+{request}
+
+[delivery]
+{delivery}
+
+[[scheme]]
+name = "token"
+mechanism = "token"
+coverage = "none"
+signature = {{ from = "header:x-token" }}
+
+[window]
+check = "none"
+replay_guard = false
+
+[identity]
+provider_ref = "item:/id"
+signed = false
+
+[event]
+{event}
+
+[batch]
+items = ""
+optional = true
+
+{handshake}
+
+[reply]
+status = 200
+content_type = "text/plain"
+body = "OK"
+
+[[template]]
+type = "test"
+body = '''{{"id":"{{id}}"}}'''
+"#
+    )
+}
+
+/// A definition of these tests, bound to the secret `good`.
+pub fn inlet(parts: &Parts) -> Inlet {
+    let mut catalog = Catalog::default();
+    catalog.insert("shop", "shop.toml".to_owned(), &definition(parts));
+    bind(&catalog, "shop", b"good")
+}
+
+/// A shipped definition, bound to `secret`.
+pub fn shipped(provider: &str, secret: &[u8]) -> Inlet {
+    bind(&Catalog::embedded(), provider, secret)
+}
+
+fn bind(catalog: &Catalog, provider: &str, secret: &[u8]) -> Inlet {
+    let secret = SourceSecret {
+        label: "first".to_owned(),
+        value: secret.to_vec().into(),
+        not_before: None,
+        not_after: None,
+        params: BTreeMap::new(),
+    };
+    let settings = SourceSettings {
+        name: "test".to_owned(),
+        secrets: vec![secret],
+        params: BTreeMap::new(),
+        account: None,
+        account_in_path: false,
+        tolerance: None,
+        window_strict: false,
+        url: None,
+        hold_malformed: true,
+        replay_guard: None,
+    };
+    let texts = |errors: Vec<makbuz::provider::SpecError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
+    catalog.get(provider).map_err(texts).unwrap().bind(settings).map_err(texts).unwrap()
 }
 
 pub fn source(name: &str, inlet: Inlet) -> EdgeSource {
     EdgeSource {
         name: name.into(),
-        provider: "token".into(),
+        provider: "shop".into(),
         inlet: Arc::new(inlet),
         aliases: Vec::new(),
         paths: Vec::new(),
@@ -27,21 +120,32 @@ pub fn source(name: &str, inlet: Inlet) -> EdgeSource {
 /// `/in/shop`, by alias `/in/old-shop` and by path `/webhooks/shop`; `/in/seller/{account}`; `/in/depot/…` with PUT;
 /// `/in/probe` with HEAD; `/in/bank`, whose forms a browser brings; `/in/hurry`, whose provider waits one second and a bit.
 pub fn usual() -> Vec<Arc<EdgeSource>> {
+    let plain = || inlet(&Parts::default());
     let shop = EdgeSource {
         aliases: vec!["old-shop".into()],
         paths: vec!["/webhooks/shop".to_owned()],
-        ..source("shop", inlet())
+        ..source("shop", plain())
     };
-    let seller = EdgeSource { account_in_path: true, ..source("seller", inlet()) };
-    let depot = source("depot", Inlet { methods: vec![Method::PUT], suffix: true, ..Inlet::default() });
-    let probe = source("probe", Inlet { methods: vec![Method::POST, Method::HEAD], ..Inlet::default() });
+    let seller = EdgeSource { account_in_path: true, ..source("seller", plain()) };
+    let depot = Parts {
+        request: "content = \"json\"\nmethods = [\"PUT\"]\nsuffix = true",
+        event: "type = \"suffix\"",
+        ..Parts::default()
+    };
+    let probe = Parts {
+        handshake: "[[handshake]]\nname = \"probe\"\nmethods = [\"HEAD\"]\nsigned = \"no\"\nstatus = 200",
+        ..Parts::default()
+    };
+    let bank = Parts { request: "content = \"form\"\ncarrier = \"browser\"", ..Parts::default() };
     let redirects = Redirects {
         accepted: "https://shop.example/done?lang=tr".to_owned(),
         refused: "https://shop.example/failed".to_owned(),
         later: "https://shop.example/later?a=1&b=\"2\"".to_owned(),
     };
-    let bank = EdgeSource { redirects: Some(redirects), ..source("bank", Inlet { browser: true, ..inlet() }) };
-    let limit = Some(std::time::Duration::from_millis(1200));
-    let hurry = source("hurry", Inlet { limit, ..inlet() });
-    [shop, seller, depot, probe, bank, hurry].into_iter().map(Arc::new).collect()
+    let bank = EdgeSource { redirects: Some(redirects), ..source("bank", inlet(&bank)) };
+    let hurry = Parts { delivery: "time_limit = \"1200ms\"", ..Parts::default() };
+    [shop, seller, source("depot", inlet(&depot)), source("probe", inlet(&probe)), bank, source("hurry", inlet(&hurry))]
+        .into_iter()
+        .map(Arc::new)
+        .collect()
 }
