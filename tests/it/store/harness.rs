@@ -137,8 +137,12 @@ pub async fn deliver_one(store: &Arc<dyn Store>, delivery: NewDelivery) -> Event
 }
 
 /// Submits all at once, in this order, and waits for all.
-pub async fn deliver_all(store: &Arc<dyn Store>, deliveries: Vec<NewDelivery>) -> Vec<Result<DeliveryVerdict, StoreError>> {
-    let waiting: Vec<_> = deliveries.into_iter().map(|delivery| store.submit(delivery).expect("there is room")).collect();
+pub async fn deliver_all(
+    store: &Arc<dyn Store>,
+    deliveries: Vec<NewDelivery>,
+) -> Vec<Result<DeliveryVerdict, StoreError>> {
+    let waiting: Vec<_> =
+        deliveries.into_iter().map(|delivery| store.submit(delivery).expect("there is room")).collect();
     let mut verdicts = Vec::new();
     for heard in waiting {
         verdicts.push(heard.await.expect("the writer answers"));
