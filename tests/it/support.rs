@@ -1,1 +1,3 @@
 //! What tests stand on.
+
+pub mod sqlite;
