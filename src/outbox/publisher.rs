@@ -159,6 +159,9 @@ impl Publisher {
                 self.channel = None;
                 link.condemn("a message came back that was not sent");
             }
+            // A quorum queue tells each channel when it is full and when no longer, but not if a policy that was taken
+            // away made it so: only a new channel finds out.
+            None if tried.results.contains(&RowResult::Nacked) => self.channel = None,
             None => {}
         }
     }
