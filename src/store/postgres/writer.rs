@@ -33,12 +33,21 @@ pub(super) enum End {
     Lost(StoreError),
     /// The database gave no answer; the connection was dropped with what was on its way.
     LetGo,
+    /// It had not begun when intake was closed; the first writer of the next beginning goes before it.
+    StoodBack,
 }
 
 /// Commits what waits until the queue is closed or the connection is beyond repair.
 pub(super) async fn run(shared: Arc<Shared>, mut connection: PgConnection, slot: i16) -> End {
+    let _counted = shared.gate.connected();
     loop {
-        let Ok(taken) = timeout(IDLE_CHECK, shared.queue.take()).await else {
+        let taken = tokio::select! {
+            biased;
+            taken = shared.queue.take() => Some(taken),
+            () = sleep(IDLE_CHECK) => None,
+            () = shared.gate.suspicion() => None,
+        };
+        let Some(taken) = taken else {
             match still_there(&shared, connection).await {
                 Ok(same) => connection = same,
                 Err(end) => return end,
