@@ -1,3 +1,4 @@
 //! What tests stand on.
 
 pub mod postgres;
+pub mod sqlite;

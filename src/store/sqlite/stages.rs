@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use super::{SqliteStore, archive, outbox, upkeep};
 use crate::clock::micros;
 use crate::model::id::{OutboxId, ReceiptId};
-use crate::model::job::{Job, JobKey, JobReason};
+use crate::model::job::{Job, JobKey, JobReason, OUTBOX_COUNT};
+use crate::store::tx::{Counts, Tx};
 use crate::store::{
     Archive, ConfirmedRow, DeliveryVerdict, FreshRows, HandOver, Intake, JobQuery, JobView, NewDelivery, NewRejection, Outbox,
     OutboxMessage, OutboxQuery, OutboxStatus, QuarantineBounds, ReceiptQuery, ReceiptView, StoreError, StoredBody, job_flow,
@@ -94,7 +95,18 @@ impl Outbox for SqliteStore {
 
     async fn delete_outbox(&self, confirmed: &[ConfirmedRow]) -> Result<(), StoreError> {
         let confirmed = confirmed.to_vec();
-        self.write(move |tx| Box::pin(async move { job_flow::complete_confirmed(tx, &confirmed).await })).await
+        self.write(move |tx| {
+            Box::pin(async move {
+                job_flow::complete_confirmed(tx, &confirmed).await?;
+                let ids: Vec<OutboxId> = confirmed.iter().map(|row| row.id).collect();
+                let mut counts = Counts::default();
+                for (subscription, rows) in tx.delete_outbox(&ids).await? {
+                    counts.add(&subscription, OUTBOX_COUNT, -i64::try_from(rows).unwrap_or(i64::MAX));
+                }
+                tx.add_counts(&counts.into_rows()).await
+            })
+        })
+        .await
     }
 
     async fn return_to_outbox(&self, returned: &[HandOver], delay: Duration) -> Result<(), StoreError> {

@@ -122,8 +122,15 @@ impl Tx for SqliteTx {
         Ok(())
     }
 
-    async fn has_reported(&mut self, _subscription: &str) -> Result<bool, StoreError> {
-        Ok(true)
+    async fn has_reported(&mut self, subscription: &str) -> Result<bool, StoreError> {
+        sqlx::query_scalar(
+            "-- has_reported
+             SELECT EXISTS (SELECT 1 FROM subscriptions WHERE name = ?1 AND first_report_at IS NOT NULL)",
+        )
+        .bind(subscription)
+        .fetch_one(&mut self.conn)
+        .await
+        .map_err(failure)
     }
 
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError> {
