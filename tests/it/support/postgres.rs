@@ -1,6 +1,9 @@
 //! A PostgreSQL database for each test, made from a template that holds the schema, and dropped with the test.
 
+mod conformance;
 pub mod proxy;
+
+pub use conformance::fresh_store;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
