@@ -78,7 +78,12 @@ pub(crate) fn identity(properties: &BasicProperties, routing_key: &str) -> Ident
 }
 
 /// The message of a row whose body is `body`. `subscription` is `None` for one that left the configuration.
-pub(crate) fn compose(row: &OutboxMessage, body: &Bytes, subscription: Option<&Subscription>, config: &MessageConfig) -> Message {
+pub(crate) fn compose(
+    row: &OutboxMessage,
+    body: &Bytes,
+    subscription: Option<&Subscription>,
+    config: &MessageConfig,
+) -> Message {
     let receipt = &*row.receipt;
     let hand_over = &row.hand_over;
     let (exchange, routing_key, mandatory) = address(hand_over, receipt, &config.names);
