@@ -92,7 +92,7 @@ pub(crate) fn compose(
     facts(&mut headers, receipt);
     headers.text("subscription", &hand_over.key.subscription);
     headers.int("attempt", hand_over.attempt);
-    let attempts_max = subscription.map_or(hand_over.attempt, |known| tries(known));
+    let attempts_max = subscription.map_or(hand_over.attempt, tries);
     headers.int("attempts-max", attempts_max);
     headers.text("trigger", hand_over.trigger.as_str());
     headers.text("token", &(config.token)(&hand_over.key, hand_over.attempt));
