@@ -244,6 +244,18 @@ pub fn attempt_failure(subscription: &str, reason: &'static str) {
     counter!("makbuz_attempt_failures_total", "subscription" => subscription.to_owned(), "reason" => reason).increment(1);
 }
 
+/// A report that was refused, by its stable code.
+pub fn bad_report(code: &'static str) {
+    counter!("makbuz_bad_reports_total", "code" => code).increment(1);
+}
+
+/// Sets the counters of refused reports to 0.
+pub fn start_bad_reports(codes: &[&'static str]) {
+    for code in codes {
+        counter!("makbuz_bad_reports_total", "code" => *code).increment(0);
+    }
+}
+
 pub fn partition_days_ahead(days: u32) {
     gauge!("makbuz_partition_days_ahead").set(f64::from(days));
 }
@@ -273,6 +285,7 @@ fn describe() {
     describe_histogram!("makbuz_occurred_lag_seconds", "The provider's own time to received_at");
     describe_counter!("makbuz_attempts_total", "Ended attempts by outcome");
     describe_counter!("makbuz_attempt_failures_total", "Failed attempts by reason");
+    describe_counter!("makbuz_bad_reports_total", "Reports of consumers that were refused, by stable code");
     describe_gauge!("makbuz_repeated_failures", "Live jobs with two or more failed attempts");
     describe_gauge!("makbuz_source_last_delivery_timestamp_seconds", "When the source last delivered; absent until the first");
     describe_gauge!("makbuz_partition_days_ahead", "Days of body partitions made ahead");

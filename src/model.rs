@@ -8,3 +8,5 @@ pub mod outcome;
 pub mod receipt;
 pub mod retry;
 pub mod subscription;
+#[cfg(feature = "server")]
+pub mod token;

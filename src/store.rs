@@ -4,14 +4,21 @@
 pub mod committer;
 pub mod error;
 pub mod intake;
-pub mod outbox;
 pub mod jobs;
+pub mod migrate;
+pub mod outbox;
+pub mod sqlite;
 pub mod tx;
+
+pub(crate) mod headers;
+pub(crate) mod intake_flow;
+pub(crate) mod job_flow;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::model::id::{OutboxId, ReceiptId};
@@ -33,10 +40,17 @@ impl<T: Intake + Outbox + Jobs + Archive + Upkeep> Store for T {}
 pub trait Intake: Send + Sync + 'static {
     /// Queues one delivery for the next group commit. The answer comes after COMMIT, or as an error; dropping the
     /// receiver changes nothing for the commit. Fails at once with [`StoreError::Busy`] when the queue is full.
-    fn submit(&self, delivery: NewDelivery) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError>;
+    fn submit(
+        &self,
+        delivery: NewDelivery,
+    ) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError>;
 
     /// Writes refused requests to the quarantine and trims it to its bounds; outside every request's path.
-    async fn record_rejections(&self, rejections: Vec<NewRejection>, bounds: QuarantineBounds) -> Result<(), StoreError>;
+    async fn record_rejections(
+        &self,
+        rejections: Vec<NewRejection>,
+        bounds: QuarantineBounds,
+    ) -> Result<(), StoreError>;
 
     /// What `/readyz` says: an error means that intake answers 503 now.
     async fn ready(&self) -> Result<(), StoreError>;
@@ -45,6 +59,11 @@ pub trait Intake: Send + Sync + 'static {
 /// For the relay.
 #[async_trait]
 pub trait Outbox: Send + Sync + 'static {
+    /// From now on, writers of this process hand fresh rows over in memory. Without it the relay finds them by its looks.
+    fn attach(&self, fresh: Arc<dyn FreshRows>) {
+        drop(fresh);
+    }
+
     /// Makes the relay known for `lease` and returns how many are alive, itself included.
     async fn announce_relay(&self, relay: &str, lease: Duration) -> Result<u32, StoreError>;
 
@@ -76,10 +95,18 @@ pub trait Outbox: Send + Sync + 'static {
 #[async_trait]
 pub trait Jobs: Send + Sync + 'static {
     /// Applies reports in order; each gets its own verdict. Tokens are checked by the caller.
-    async fn record_outcomes(&self, reports: Vec<OutcomeReport>, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<OutcomeVerdict>, StoreError>;
+    async fn record_outcomes(
+        &self,
+        reports: Vec<OutcomeReport>,
+        subscriptions: Arc<SubscriptionSet>,
+    ) -> Result<Vec<OutcomeVerdict>, StoreError>;
 
     /// Leases due `pull` jobs of one subscription, oldest first: begins their attempts.
-    async fn claim_jobs(&self, claim: ClaimRequest, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<ClaimedJob>, StoreError>;
+    async fn claim_jobs(
+        &self,
+        claim: ClaimRequest,
+        subscriptions: Arc<SubscriptionSet>,
+    ) -> Result<Vec<ClaimedJob>, StoreError>;
 
     /// Moves a running attempt's lease to now + `lease`; refused when it is no longer the one that runs.
     async fn extend_lease(&self, job: &JobKey, attempt: i32, lease: Duration) -> Result<(), StoreError>;
@@ -92,10 +119,21 @@ pub trait Jobs: Send + Sync + 'static {
 
     /// Publishes again, with the same attempt number, queued jobs of `subscription` that have no outbox row and were
     /// handed out before `older_than` ago; after `times` such attempts the job goes to review `no_outcome`.
-    async fn republish_lost(&self, subscription: &str, older_than: Duration, times: u32, limit: u32) -> Result<u32, StoreError>;
+    async fn republish_lost(
+        &self,
+        subscription: &str,
+        older_than: Duration,
+        times: u32,
+        limit: u32,
+    ) -> Result<u32, StoreError>;
 
     /// Arms jobs again that a person, or routing that came back, wants run; each gets its verdict.
-    async fn replay(&self, jobs: &[JobKey], replay: ReplayRequest, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<ReplayVerdict>, StoreError>;
+    async fn replay(
+        &self,
+        jobs: &[JobKey],
+        replay: ReplayRequest,
+        subscriptions: Arc<SubscriptionSet>,
+    ) -> Result<Vec<ReplayVerdict>, StoreError>;
 
     /// Closes a job in review unprocessed.
     async fn dismiss(&self, job: &JobKey, actor: &str, why: &str) -> Result<(), StoreError>;
@@ -138,4 +176,13 @@ pub trait Upkeep: Send + Sync + 'static {
 /// Lane of the attempt that begins the `retry`-th retry (1 = the second try).
 pub fn lane_of_retry(retry: i32) -> Lane {
     if retry >= 3 { Lane::Slow } else { Lane::Fresh }
+}
+
+/// The bytes of an item in its delivery's body; the whole body where `part` is `None` or does not fit.
+pub(crate) fn part_of(body: &Bytes, part: Option<(u64, u64)>) -> Bytes {
+    let range = part.and_then(|(start, end)| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?));
+    match range {
+        Some(range) if range.start <= range.end && range.end <= body.len() => body.slice(range),
+        _ => body.clone(),
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::job::JobKey;
+use super::job::{Job, JobKey, Lane};
 use super::outcome::OutcomeKind;
 
 /// What set an attempt off.
@@ -70,4 +70,72 @@ pub struct Attempt {
     pub late: bool,
     /// When the next one is due, if this one failed and another follows.
     pub next_at: Option<i64>,
+}
+
+/// `error_class` of an attempt whose lease ran out, or that was never heard of again.
+pub const NO_OUTCOME: &str = "no_outcome";
+
+/// `consumer` of an attempt that ended with the broker's confirm. No token and no broker user is named with a `~`.
+pub const BY_CONFIRM: &str = "~confirm";
+
+/// `consumer` of a report that the relay makes of a dead-lettered message: nobody reported anything.
+pub const BY_BROKER: &str = "~broker";
+
+/// `error_class` of an open attempt that was published again n times, before n.
+const LOST: &str = "lost_";
+
+impl Attempt {
+    /// The attempt that `job` is at, begun at `at` and not ended.
+    pub fn begun(job: &Job, trigger: Trigger, target: String, at: i64) -> Self {
+        Self {
+            key: job.key.clone(),
+            attempt: job.attempt,
+            series: job.series,
+            trigger,
+            target,
+            started_at: at,
+            ended_at: None,
+            outcome: None,
+            error_class: None,
+            error_text: None,
+            consumer: None,
+            late: false,
+            next_at: None,
+        }
+    }
+
+    /// What the next attempt of `job` will be begun by, written down ahead where nothing else remembers it: a `pull` job
+    /// that a person or a resend has armed waits for its claim.
+    pub fn armed(job: &Job, trigger: Trigger, target: String, at: i64) -> Self {
+        Self { attempt: job.attempt + 1, ..Self::begun(job, trigger, target, at) }
+    }
+
+    /// The hand-over that no row tells of: a first attempt costs none, so that an event costs one write less.
+    pub fn unwritten(job: &Job, attempt: i32, target: String) -> Self {
+        let at = job.handed_at.unwrap_or(job.created_at);
+        Self { attempt, ..Self::begun(job, Trigger::First, target, at) }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.ended_at.is_none()
+    }
+
+    /// How often its message was published again because it counted as lost.
+    pub fn times_lost(&self) -> u32 {
+        let class = self.error_class.as_deref().filter(|_| self.is_open());
+        class.and_then(|class| class.strip_prefix(LOST)).and_then(|n| n.parse().ok()).unwrap_or(0)
+    }
+
+    /// One more publish because the last one counts as lost.
+    pub fn lost_again(&mut self) {
+        self.error_class = Some(format!("{LOST}{}", self.times_lost() + 1));
+    }
+}
+
+/// Where a hand-over of `subscription` goes in the broker: its routing key.
+pub fn queue_target(subscription: &str, lane: Lane) -> String {
+    match lane {
+        Lane::Fresh => subscription.to_owned(),
+        Lane::Slow => format!("{subscription}.slow"),
+    }
 }

@@ -1,14 +1,23 @@
 //! One receipt's processing for one subscription: its states, its legal moves, and the row that holds them.
 
+mod moves;
+mod ruling;
+
 use serde::{Deserialize, Serialize};
 
 use super::id::ReceiptId;
+
+pub use moves::Move;
+pub use ruling::{Ending, Report, Ruling, end_failed, rule};
 
 /// The reserved subscription whose one job keeps a held receipt in review until a person releases it.
 pub const INTAKE: &str = "~intake";
 
 /// `job_counts` keeps the outbox's depth under this name, beside the states.
 pub const OUTBOX_COUNT: &str = "~outbox";
+
+/// `job_counts` keeps the number of live jobs with two or more failed attempts under this name.
+pub const FAILING_COUNT: &str = "~failing";
 
 /// Which job: one per receipt and subscription.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -213,5 +222,10 @@ impl Job {
     /// Whether `attempt` was begun in the job's current series.
     pub fn is_current_series(&self, attempt: i32) -> bool {
         attempt > self.attempt - self.series_attempts && attempt <= self.attempt
+    }
+    /// Live, with two or more failed attempts in its series.
+    pub fn keeps_failing(&self) -> bool {
+        let under_way = matches!(self.state, JobState::Queued | JobState::Running);
+        self.state.is_live() && self.series_attempts - i32::from(under_way) >= 2
     }
 }

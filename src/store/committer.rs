@@ -90,6 +90,20 @@ impl IntakeQueue {
         Ok(heard)
     }
 
+    /// Takes what is there, up to one batch; empty if there is nothing.
+    pub fn try_take(&self) -> Vec<Waiting> {
+        self.take_batch(&mut self.lock())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lock().waiting.is_empty()
+    }
+
+    /// Returns once something may have arrived, or the queue was closed; for one writer that waits for other work too.
+    pub async fn arrived(&self) {
+        self.arrived.notified().await;
+    }
+
     /// Takes what is there, up to one batch; waits while there is nothing; `None` once closed and empty.
     pub async fn take(&self) -> Option<Vec<Waiting>> {
         loop {
@@ -123,7 +137,8 @@ impl IntakeQueue {
         let (mut events, mut bytes) = (0, 0);
         while let Some(next) = state.waiting.front() {
             let (next_events, next_bytes) = (next.delivery.events.len(), next.bytes());
-            let over = events + next_events > self.config.batch_events_max || bytes + next_bytes > self.config.batch_bytes_max;
+            let over =
+                events + next_events > self.config.batch_events_max || bytes + next_bytes > self.config.batch_bytes_max;
             if over && !batch.is_empty() {
                 break;
             }

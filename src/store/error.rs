@@ -27,9 +27,17 @@ pub enum StoreError {
     /// The schema in the database is not one for this binary.
     #[error("schema: {0}")]
     Schema(String),
+    /// Another instance owns the database file (SQLite).
+    #[error("in use: {0}")]
+    InUse(String),
 }
 
 impl StoreError {
+    /// Only this piece of work failed; the transaction around it, and the connection, are sound.
+    pub fn is_of_the_work(&self) -> bool {
+        matches!(self, Self::Row(_) | Self::NotFound | Self::BodyGone | Self::Refused(_))
+    }
+
     pub fn code(&self) -> &'static str {
         match self {
             Self::Busy => "busy",
@@ -40,6 +48,7 @@ impl StoreError {
             Self::BodyGone => "body_gone",
             Self::Refused(code) => code,
             Self::Schema(_) => "schema",
+            Self::InUse(_) => "store_in_use",
         }
     }
 }

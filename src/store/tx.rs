@@ -1,13 +1,21 @@
 //! The statements that both backends speak. Flows (intake, jobs) are written once over this trait; a backend gives only
 //! the SQL. All of one flow's calls run in one transaction, opened and committed by the backend.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 
-use super::{OutboxMessage, Redelivery, StoreError};
+use super::{HandOver, OutboxMessage, Redelivery, StoreError};
 use crate::model::attempt::Attempt;
 use crate::model::id::{OutboxId, PayloadId, ReceiptId};
-use crate::model::job::{Job, JobKey};
+use crate::model::job::{FAILING_COUNT, Job, JobKey, OUTBOX_COUNT};
 use crate::model::receipt::{EventKey, Receipt};
+
+/// Redeliveries of one receipt that are kept; later ones are only counted.
+pub const REDELIVERIES_MAX: i64 = 32;
+
+/// Variants of one receipt's content that are kept; later ones are only counted.
+pub const DIVERGENCES_MAX: i64 = 16;
 
 /// A body to be stored.
 #[derive(Debug, Clone)]
@@ -79,8 +87,61 @@ pub struct JobWrites {
     /// New or replaced by (receipt, subscription, attempt).
     pub attempts: Vec<Attempt>,
     pub outbox: Vec<OutboxRow>,
-    /// Outbox rows of these jobs that have not been handed out are withdrawn.
+    /// Every outbox row of these jobs is withdrawn, before `outbox` is written.
     pub withdraw: Vec<JobKey>,
+}
+
+/// What [`Tx::write_jobs`] found when it wrote.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Those of `insert` that were not there before.
+    pub inserted: Vec<JobKey>,
+    /// Outbox rows that `withdraw` removed, by subscription.
+    pub withdrawn: Vec<(String, u64)>,
+}
+
+impl JobWrites {
+    /// What the writes change in `job_counts`, summed, in key order, for [`Tx::add_counts`].
+    pub fn counts(&self, written: &Written) -> Vec<(String, String, i64)> {
+        let mut counts = Counts::default();
+        for job in self.insert.iter().filter(|job| written.inserted.contains(&job.key)) {
+            counts.add_job(job, 1);
+        }
+        for (before, after) in &self.update {
+            counts.add_job(before, -1);
+            counts.add_job(after, 1);
+        }
+        for row in &self.outbox {
+            counts.add(&row.key.subscription, OUTBOX_COUNT, 1);
+        }
+        for (subscription, rows) in &written.withdrawn {
+            counts.add(subscription, OUTBOX_COUNT, -i64::try_from(*rows).unwrap_or(i64::MAX));
+        }
+        counts.into_rows()
+    }
+}
+
+/// Differences for `job_counts`, summed by subscription and state.
+#[derive(Debug, Clone, Default)]
+pub struct Counts(BTreeMap<(String, String), i64>);
+
+impl Counts {
+    pub fn add(&mut self, subscription: &str, state: &str, n: i64) {
+        *self.0.entry((subscription.to_owned(), state.to_owned())).or_default() += n;
+    }
+
+    /// Counts a job in its state, and among those that keep failing.
+    pub fn add_job(&mut self, job: &Job, n: i64) {
+        self.add(&job.key.subscription, job.state.as_str(), n);
+        if job.keeps_failing() {
+            self.add(&job.key.subscription, FAILING_COUNT, n);
+        }
+    }
+
+    /// Those that are not zero, in key order.
+    pub fn into_rows(self) -> Vec<(String, String, i64)> {
+        self.0.into_iter().filter(|(_, n)| *n != 0).map(|((subscription, state), n)| (subscription, state, n)).collect()
+    }
 }
 
 /// One open transaction.
@@ -94,12 +155,16 @@ pub trait Tx: Send {
     async fn insert_intake(&mut self, rows: &IntakeRows) -> Result<Vec<ReceiptId>, StoreError>;
     /// A second statement, with its own snapshot: the receipts of these keys, locked for the counters.
     async fn receipts_by_key(&mut self, keys: &[EventKey]) -> Result<Vec<Receipt>, StoreError>;
-    /// Guarded receipts of `provider` with this signed content, oldest first, at most 2.
+    /// Guarded receipts of `provider` with one of these signed contents, oldest first, at least one for each content that
+    /// is known and at most 2. Where several writers run at once, the contents (they come sorted, no one twice) are locked
+    /// until the transaction ends, so that two new ids for one content cannot both be taken for the first.
     async fn receipts_by_signed(&mut self, provider: &str, signed: &[[u8; 32]]) -> Result<Vec<Receipt>, StoreError>;
+    /// Bodies kept beside their receipts; an id that is there already is left alone.
     async fn insert_payloads(&mut self, payloads: &[PayloadRow]) -> Result<(), StoreError>;
-    /// Adds redeliveries (at most 32 kept for each receipt, all counted).
+    /// Adds redeliveries in this order: at most [`REDELIVERIES_MAX`] kept for each receipt, all counted in `duplicates`;
+    /// `last_delivered_at` becomes the latest.
     async fn add_redeliveries(&mut self, rows: &[(ReceiptId, Redelivery)]) -> Result<(), StoreError>;
-    /// Adds variants not yet known (at most 16 for each receipt); returns which were new.
+    /// Adds variants not yet known (at most [`DIVERGENCES_MAX`] for each receipt); returns by position which were new.
     async fn add_divergences(&mut self, rows: &[DivergenceRow]) -> Result<Vec<bool>, StoreError>;
 
     /// Jobs by key, locked, in key order; missing ones are absent.
@@ -109,21 +174,27 @@ pub trait Tx: Send {
     async fn lock_due(&mut self, due: &Due, limit: u32) -> Result<Vec<Job>, StoreError>;
     async fn attempts_of(&mut self, keys: &[JobKey]) -> Result<Vec<Attempt>, StoreError>;
     async fn receipts_by_id(&mut self, ids: &[ReceiptId]) -> Result<Vec<Receipt>, StoreError>;
-    /// Bodies with their content type; `None` where retention took it.
+    /// The events' own bytes (the item of a batch, else the whole body) with their content type; `None` where retention took it.
     async fn bodies(&mut self, receipts: &[Receipt]) -> Result<Vec<Option<(String, bytes::Bytes)>>, StoreError>;
+    /// By position: whether the receipt's stored body is still there; cheaper than [`Tx::bodies`].
+    async fn have_bodies(&mut self, receipts: &[Receipt]) -> Result<Vec<bool>, StoreError>;
     /// Applies the writes. `job_counts` is not touched: the flow adds [`JobWrites::counts`] with `add_counts`.
-    async fn write_jobs(&mut self, writes: &JobWrites) -> Result<(), StoreError>;
+    async fn write_jobs(&mut self, writes: &JobWrites) -> Result<Written, StoreError>;
     /// Adds to `job_counts` (subscription, state or `~outbox`, difference), in key order, as the transaction's last statement.
     async fn add_counts(&mut self, counts: &[(String, String, i64)]) -> Result<(), StoreError>;
     /// Names of subscriptions that are paused or retired.
     async fn held_back_subscriptions(&mut self) -> Result<Vec<(String, SubscriptionState)>, StoreError>;
     /// Notes that a subscription has sent a report (only the first changes anything).
     async fn note_report(&mut self, subscription: &str) -> Result<(), StoreError>;
+    /// Whether the subscription has ever sent a report ([`Tx::note_report`]).
+    async fn has_reported(&mut self, subscription: &str) -> Result<bool, StoreError>;
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError>;
     /// Due outbox rows with their messages.
     async fn read_outbox(&mut self, query: &super::OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError>;
-    /// Removes rows by id; returns how many were there.
-    async fn delete_outbox(&mut self, ids: &[OutboxId]) -> Result<u64, StoreError>;
+    /// The hand-overs of these rows; rows that are gone are absent.
+    async fn outbox_by_id(&mut self, ids: &[OutboxId]) -> Result<Vec<(OutboxId, HandOver)>, StoreError>;
+    /// Removes rows by id; returns how many were there, by subscription, for the counters.
+    async fn delete_outbox(&mut self, ids: &[OutboxId]) -> Result<Vec<(String, u64)>, StoreError>;
 }
 
 /// Whether a subscription's jobs go out.

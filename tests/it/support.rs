@@ -2,3 +2,4 @@
 
 pub mod proxy;
 pub mod rabbit;
+pub mod sqlite;

@@ -1,0 +1,81 @@
+//! Letting a held receipt go: its ordinary jobs come to be, and its `~intake` job ends, in one transaction and once.
+
+use super::super::tx::{OutboxRow, Tx};
+use super::armed::set_off;
+use super::desk::Folder;
+use super::replay::{Authority, facts, has_words};
+use crate::model::attempt::{Attempt, Trigger};
+use crate::model::job::{Job, JobKey, JobState, Lane};
+use crate::model::receipt::Receipt;
+use crate::random::Random;
+use crate::store::{ReplayRequest, StoreError};
+
+/// What a release writes beside the `~intake` job.
+#[derive(Default)]
+pub(super) struct Released {
+    pub jobs: Vec<Job>,
+    pub attempts: Vec<Attempt>,
+    pub outbox: Vec<OutboxRow>,
+}
+
+/// Releases the receipt of an `~intake` job to the subscriptions whose filters take it today.
+pub(super) async fn release(
+    tx: &mut dyn Tx,
+    folder: &mut Folder,
+    authority: &Authority<'_>,
+    replay: &ReplayRequest,
+    now: i64,
+    random: &dyn Random,
+) -> Result<Result<Released, &'static str>, StoreError> {
+    match folder.job.state {
+        JobState::Review => {}
+        JobState::Dismissed if has_words(replay.why.as_deref()) => {}
+        JobState::Dismissed => return Ok(Err("why_missing")),
+        JobState::Completed => return Ok(Err("already_released")),
+        _ => return Ok(Err("not_replayable")),
+    }
+    let receipt = match authority.receipt_with_body(folder.job.key.receipt) {
+        Ok(receipt) => receipt,
+        Err(code) => return Ok(Err(code)),
+    };
+    let there = tx.lock_jobs_of(&[receipt.id]).await?;
+    let mut released = Released::default();
+    for subscription in authority.subscriptions.matching(&facts(receipt, &receipt.source)) {
+        let known = there.iter().any(|job| job.key.subscription == subscription.name);
+        if known || authority.active(&subscription.name).is_none() {
+            continue;
+        }
+        let mut fresh = Folder::of(waiting(receipt, &subscription.name, now));
+        released.outbox.extend(set_off(&mut fresh, subscription.target, Trigger::Release, now, random)?);
+        released.attempts.extend(fresh.history().cloned());
+        released.jobs.push(fresh.job);
+    }
+    folder.job = folder.job.released(now);
+    Ok(Ok(released))
+}
+
+/// A job that waits for its first attempt.
+fn waiting(receipt: &Receipt, subscription: &str, now: i64) -> Job {
+    Job {
+        key: JobKey { receipt: receipt.id, subscription: subscription.to_owned() },
+        source: receipt.source.clone(),
+        state: JobState::Pending,
+        attempt: 0,
+        series: 1,
+        series_attempts: 0,
+        first_attempt_at: None,
+        next_attempt_at: Some(now),
+        leased_until: None,
+        handed_at: None,
+        lane: Lane::Fresh,
+        resource_key: receipt.resource_key.clone(),
+        turn_key: None,
+        reason: None,
+        fingerprint: None,
+        assignee: None,
+        note: None,
+        rearms: 0,
+        created_at: now,
+        finished_at: None,
+    }
+}
