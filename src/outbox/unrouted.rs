@@ -35,7 +35,9 @@ impl Home {
         for delivery in batch.iter() {
             match read_hand_over(&delivery.properties, delivery.routing_key.as_str()) {
                 Some(hand_over) => back.push(hand_over),
-                None => tracing::warn!(key = delivery.routing_key.as_str(), "a message that is not ours came back unrouted"),
+                None => {
+                    tracing::warn!(key = delivery.routing_key.as_str(), "a message that is not ours came back unrouted")
+                }
             }
         }
         if let Err(error) = self.put_back(&back).await {
@@ -56,8 +58,11 @@ impl Home {
         }
         self.parts.outbox.return_to_outbox(back, self.delay).await?;
         // Where the confirm ends the job, it may have ended it already, and then nothing was put back: run it again.
-        let ended: Vec<JobKey> =
-            back.iter().filter(|hand_over| self.ends_on_confirm(hand_over)).map(|hand_over| hand_over.key.clone()).collect();
+        let ended: Vec<JobKey> = back
+            .iter()
+            .filter(|hand_over| self.ends_on_confirm(hand_over))
+            .map(|hand_over| hand_over.key.clone())
+            .collect();
         if !ended.is_empty() {
             let why = Some("no queue took the message".to_owned());
             let replay = ReplayRequest { trigger: Trigger::Retry, actor: "relay".to_owned(), why };
