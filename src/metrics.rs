@@ -79,7 +79,17 @@ impl DeadLetter {
 
 /// The reasons of `makbuz_attempt_failures_total`.
 pub const FAILURE_REASONS: [&str; 11] = [
-    "timeout", "connect", "tls", "server_error", "throttled", "signature", "address", "other_4xx", "no_outcome", "failed", "rejected",
+    "timeout",
+    "connect",
+    "tls",
+    "server_error",
+    "throttled",
+    "signature",
+    "address",
+    "other_4xx",
+    "no_outcome",
+    "failed",
+    "rejected",
 ];
 
 /// First byte to answer, and one commit: a commit is about an fsync, so the fine buckets lie around 1–50 ms.
@@ -122,7 +132,9 @@ pub fn start_source(source: &str, secrets: &[String], rejection_codes: &[&'stati
     for secret in secrets {
         counter!("makbuz_secret_matches_total", "source" => source.to_owned(), "secret" => secret.clone()).increment(0);
     }
-    for name in ["makbuz_duplicates_total", "makbuz_divergences_total", "makbuz_unmatched_total", "makbuz_outside_window_total"] {
+    for name in
+        ["makbuz_duplicates_total", "makbuz_divergences_total", "makbuz_unmatched_total", "makbuz_outside_window_total"]
+    {
         counter!(name, "source" => source.to_owned()).increment(0);
     }
 }
@@ -133,7 +145,8 @@ pub fn start_subscription(subscription: &str) {
         counter!("makbuz_attempts_total", "subscription" => subscription.to_owned(), "outcome" => outcome).increment(0);
     }
     for reason in FAILURE_REASONS {
-        counter!("makbuz_attempt_failures_total", "subscription" => subscription.to_owned(), "reason" => reason).increment(0);
+        counter!("makbuz_attempt_failures_total", "subscription" => subscription.to_owned(), "reason" => reason)
+            .increment(0);
     }
 }
 
@@ -146,6 +159,8 @@ pub fn start_process() {
         dead_letters(result, 0);
     }
     gauge!("makbuz_broker_blocked").set(0.0);
+    gauge!("makbuz_edge_connections").set(0.0);
+    counter!("makbuz_quarantine_dropped_total").increment(0);
 }
 
 pub fn delivery(source: &str, result: DeliveryResult, took: Duration) {
@@ -190,6 +205,21 @@ pub fn occurred_lag(source: &str, lag: Duration) {
     histogram!("makbuz_occurred_lag_seconds", "source" => source.to_owned()).record(lag.as_secs_f64());
 }
 
+/// A source called by one of its aliases.
+pub fn alias(source: &str, alias: &str) {
+    counter!("makbuz_alias_deliveries_total", "source" => source.to_owned(), "alias" => alias.to_owned()).increment(1);
+}
+
+/// Opens (1) or ends (-1) a connection of the edge.
+pub fn edge_connections(change: f64) {
+    gauge!("makbuz_edge_connections").increment(change);
+}
+
+/// Rejections that did not reach the quarantine.
+pub fn quarantine_dropped(count: u64) {
+    counter!("makbuz_quarantine_dropped_total").increment(count);
+}
+
 #[expect(clippy::cast_precision_loss, reason = "a batch is small")]
 pub fn commit(took: Duration, events: usize) {
     histogram!("makbuz_commit_seconds").record(took.as_secs_f64());
@@ -226,7 +256,8 @@ pub fn jobs(subscription: &str, state: &'static str, n: i64) {
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
 pub fn job_ages(subscription: &str, unprocessed: Duration, review: Duration, repeated_failures: i64) {
-    gauge!("makbuz_oldest_unprocessed_seconds", "subscription" => subscription.to_owned()).set(unprocessed.as_secs_f64());
+    gauge!("makbuz_oldest_unprocessed_seconds", "subscription" => subscription.to_owned())
+        .set(unprocessed.as_secs_f64());
     gauge!("makbuz_oldest_review_seconds", "subscription" => subscription.to_owned()).set(review.as_secs_f64());
     gauge!("makbuz_repeated_failures", "subscription" => subscription.to_owned()).set(repeated_failures as f64);
 }
@@ -241,7 +272,8 @@ pub fn attempt(subscription: &str, outcome: &'static str) {
 }
 
 pub fn attempt_failure(subscription: &str, reason: &'static str) {
-    counter!("makbuz_attempt_failures_total", "subscription" => subscription.to_owned(), "reason" => reason).increment(1);
+    counter!("makbuz_attempt_failures_total", "subscription" => subscription.to_owned(), "reason" => reason)
+        .increment(1);
 }
 
 /// A report that was refused, by its stable code.
@@ -261,7 +293,10 @@ pub fn partition_days_ahead(days: u32) {
 }
 
 fn describe() {
-    describe_counter!("makbuz_deliveries_total", "Inbound requests by source and result: accepted, duplicate, rejected, unavailable, handshake");
+    describe_counter!(
+        "makbuz_deliveries_total",
+        "Inbound requests by source and result: accepted, duplicate, rejected, unavailable, handshake"
+    );
     describe_counter!("makbuz_rejections_total", "Refused requests by source and stable code");
     describe_counter!("makbuz_duplicates_total", "Authentic events whose receipt existed");
     describe_counter!("makbuz_divergences_total", "Events with a known key and other content");
@@ -270,6 +305,9 @@ fn describe() {
     describe_counter!("makbuz_outside_window_total", "Receipts accepted more than five minutes from their signed time");
     describe_counter!("makbuz_secret_matches_total", "Deliveries by the label of the secret that matched");
     describe_histogram!("makbuz_receipt_seconds", "First byte of the request to the answer");
+    describe_counter!("makbuz_alias_deliveries_total", "Requests that called a source by one of its aliases");
+    describe_gauge!("makbuz_edge_connections", "Open connections of the edge");
+    describe_counter!("makbuz_quarantine_dropped_total", "Rejections that did not reach the quarantine");
     describe_histogram!("makbuz_commit_seconds", "One intake transaction");
     describe_histogram!("makbuz_commit_batch_events", "Events in one intake transaction");
     describe_counter!("makbuz_publishes_total", "Publishes by result: confirmed, nacked, unrouted, timeout, lost");
@@ -279,7 +317,10 @@ fn describe() {
     describe_gauge!("makbuz_oldest_unpublished_seconds", "Age of the oldest of them");
     describe_gauge!("makbuz_broker_blocked", "1 while the broker takes no publishes");
     describe_gauge!("makbuz_jobs", "Jobs by subscription and state");
-    describe_gauge!("makbuz_oldest_unprocessed_seconds", "Age since received_at of the oldest job in pending, queued, running or retrying");
+    describe_gauge!(
+        "makbuz_oldest_unprocessed_seconds",
+        "Age since received_at of the oldest job in pending, queued, running or retrying"
+    );
     describe_gauge!("makbuz_oldest_review_seconds", "Age since received_at of the oldest job in review");
     describe_histogram!("makbuz_processing_lag_seconds", "received_at to completed");
     describe_histogram!("makbuz_occurred_lag_seconds", "The provider's own time to received_at");
@@ -287,7 +328,10 @@ fn describe() {
     describe_counter!("makbuz_attempt_failures_total", "Failed attempts by reason");
     describe_counter!("makbuz_bad_reports_total", "Reports of consumers that were refused, by stable code");
     describe_gauge!("makbuz_repeated_failures", "Live jobs with two or more failed attempts");
-    describe_gauge!("makbuz_source_last_delivery_timestamp_seconds", "When the source last delivered; absent until the first");
+    describe_gauge!(
+        "makbuz_source_last_delivery_timestamp_seconds",
+        "When the source last delivered; absent until the first"
+    );
     describe_gauge!("makbuz_partition_days_ahead", "Days of body partitions made ahead");
     describe_gauge!("makbuz_build_info", "Always 1; the version is a label");
 }

@@ -1,5 +1,6 @@
 //! Plain facts and pure decisions: ids, receipts, jobs and their legal moves, retry policies, filters. No I/O, no clock.
 
+pub mod access;
 pub mod attempt;
 pub mod filter;
 pub mod id;

@@ -9,6 +9,7 @@ pub mod migrate;
 pub mod outbox;
 pub mod postgres;
 pub mod sqlite;
+pub mod outbox;
 pub mod tx;
 
 pub(crate) mod headers;

@@ -1,0 +1,95 @@
+//! How a request can end, before it is an answer.
+
+use super::body::BodyError;
+use super::ticket::NoVerdict;
+use crate::metrics::DeliveryResult;
+use crate::provider::{Rejection, RejectionCode, Reply};
+use crate::store::{DeliveryVerdict, StoreError, Verdict};
+
+/// How a request ended well.
+pub(super) enum Ending {
+    Handshake(Reply),
+    Kept(Kept),
+}
+
+/// A committed delivery, and what the metrics want to know of it.
+pub(super) struct Kept {
+    pub verdict: DeliveryVerdict,
+    /// Items of the batch that did not verify.
+    pub refused_items: usize,
+    pub outside_window: bool,
+    /// Label of the secret that matched.
+    pub secret: String,
+    pub received_at: i64,
+    pub occurred_at: Vec<i64>,
+}
+
+impl Kept {
+    /// A duplicate if nothing in it was new.
+    pub fn result(&self) -> DeliveryResult {
+        let new = |verdict| matches!(verdict, Verdict::Stored | Verdict::Suspect);
+        let known = !self.verdict.events.is_empty() && !self.verdict.events.iter().any(|event| new(event.verdict));
+        if known { DeliveryResult::Duplicate } else { DeliveryResult::Accepted }
+    }
+}
+
+/// How it did not.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{}", .0.detail)]
+    Rejected(Rejection),
+    #[error("the content is encoded")]
+    Encoding,
+    #[error("the body was not read whole: {0:?}")]
+    Body(BodyError),
+    #[error("too many {0} at once")]
+    Overloaded(&'static str),
+    #[error("no verdict in time, the commit goes on")]
+    Late,
+    #[error("{0}")]
+    Store(StoreError),
+    #[error("a verification panicked")]
+    Panicked,
+}
+
+impl Failure {
+    /// Stable: metric label, log field and quarantine column.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Rejected(rejection) => rejection.code.code(),
+            Self::Encoding => "content_encoding",
+            Self::Body(BodyError::TooLarge) => "body_too_large",
+            Self::Body(BodyError::Timeout) => "body_timeout",
+            Self::Body(BodyError::Broken) => "body_broken",
+            Self::Body(BodyError::Budget) | Self::Overloaded(_) => "overloaded",
+            Self::Late => "answer_limit",
+            Self::Store(error) => error.code(),
+            Self::Panicked => "panicked",
+        }
+    }
+
+    /// Our own fault or load: 503, never 4xx, for some providers never send again after that.
+    pub fn is_ours(&self) -> bool {
+        match self {
+            Self::Rejected(rejection) => rejection.code == RejectionCode::NoSecret,
+            Self::Body(error) => *error == BodyError::Budget,
+            Self::Encoding => false,
+            Self::Overloaded(_) | Self::Late | Self::Store(_) | Self::Panicked => true,
+        }
+    }
+}
+
+impl From<BodyError> for Failure {
+    fn from(error: BodyError) -> Self {
+        Self::Body(error)
+    }
+}
+
+impl From<NoVerdict> for Failure {
+    fn from(no: NoVerdict) -> Self {
+        match no {
+            NoVerdict::Late => Self::Late,
+            NoVerdict::Store(error) => Self::Store(error),
+        }
+    }
+}
