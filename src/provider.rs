@@ -2,6 +2,26 @@
 //! and an inlet turns the raw bytes of a delivery into a handshake's answer, verified events, or a rejection.
 //! The engine knows mechanisms, never names of providers.
 
+mod carrier;
+mod catalog;
+mod compile;
+mod context;
+mod definition;
+mod describe;
+mod digest;
+mod expr;
+mod extract;
+mod form;
+mod inlet;
+pub mod json;
+mod key;
+mod receive;
+mod sign;
+mod spec;
+mod time;
+mod vector;
+mod verify;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
@@ -10,7 +30,17 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use secrecy::SecretSlice;
 
+pub use catalog::Catalog;
+pub use definition::{BATCH_MAX, Definition, WINDOW};
+pub use inlet::Inlet;
+pub use sign::{SignError, SignRequest, SignedRequest, TestSecret};
+pub use spec::SpecError;
+pub use vector::run_vector;
+
 use crate::model::receipt::{Flag, HoldReason, Mode, VerifiedBy};
+
+/// Params of a source or a secret, by name.
+pub type ParamValues = BTreeMap<String, SecretSlice<u8>>;
 
 /// One secret of a source. Times are UTC microseconds.
 pub struct SourceSecret {
@@ -20,7 +50,7 @@ pub struct SourceSecret {
     pub not_before: Option<i64>,
     pub not_after: Option<i64>,
     /// Overrides of the source's `params` for this secret.
-    pub params: BTreeMap<String, SecretSlice<u8>>,
+    pub params: ParamValues,
 }
 
 /// What a definition needs to know of the source it is bound to.
@@ -28,7 +58,7 @@ pub struct SourceSettings {
     pub name: String,
     pub secrets: Vec<SourceSecret>,
     /// What the scheme needs beside the secret (merchant id, salt …).
-    pub params: BTreeMap<String, SecretSlice<u8>>,
+    pub params: ParamValues,
     /// Account of events that name none; `@{source}` if absent.
     pub account: Option<String>,
     pub account_in_path: bool,
@@ -113,6 +143,13 @@ pub struct Rejection {
     pub code: RejectionCode,
     /// For the log and the quarantine; never for the caller, never with the right signature in it.
     pub detail: String,
+}
+
+impl Rejection {
+    /// A refusal with its detail.
+    pub fn new(code: RejectionCode, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into() }
+    }
 }
 
 /// Stable codes of refusals: metric label, log field and quarantine column.
