@@ -33,7 +33,11 @@ const KINDS: [Kind; 6] = [
         secret: "whsec_peer_stripe_0123456789",
         proof: "Stripe-Signature",
         timed: true,
-        body: |id| format!(r#"{{"id":"evt_{id}","object":"event","type":"charge.succeeded","created":1700000000,"livemode":true,"data":{{"object":{{"id":"ch_1","amount":100,"note":"caf\u00e9 €"}}}}}}"#),
+        body: |id| {
+            format!(
+                r#"{{"id":"evt_{id}","object":"event","type":"charge.succeeded","created":1700000000,"livemode":true,"data":{{"object":{{"id":"ch_1","amount":100,"note":"caf\u00e9 €"}}}}}}"#
+            )
+        },
     },
     Kind {
         signer: "github",
@@ -41,7 +45,11 @@ const KINDS: [Kind; 6] = [
         secret: "It's a Secret to Everybody",
         proof: "X-Hub-Signature-256",
         timed: false,
-        body: |id| format!(r#"{{"ref":"refs/heads/main","after":"{id}","repository":{{"id":1,"full_name":"o/r"}},"sender":{{"login":"Zoë"}}}}"#),
+        body: |id| {
+            format!(
+                r#"{{"ref":"refs/heads/main","after":"{id}","repository":{{"id":1,"full_name":"o/r"}},"sender":{{"login":"Zoë"}}}}"#
+            )
+        },
     },
     Kind {
         signer: "standard-webhooks",
@@ -57,7 +65,11 @@ const KINDS: [Kind; 6] = [
         secret: "8f742231b10e8888abcd99yyyzzz85a5",
         proof: "X-Slack-Signature",
         timed: true,
-        body: |id| format!(r#"{{"token":"t","team_id":"T1","api_app_id":"A1","event":{{"type":"message","text":"ığüşöç"}},"type":"event_callback","event_id":"Ev{id}","event_time":1700000000}}"#),
+        body: |id| {
+            format!(
+                r#"{{"token":"t","team_id":"T1","api_app_id":"A1","event":{{"type":"message","text":"ığüşöç"}},"type":"event_callback","event_id":"Ev{id}","event_time":1700000000}}"#
+            )
+        },
     },
     Kind {
         signer: "twilio",
@@ -65,7 +77,9 @@ const KINDS: [Kind; 6] = [
         secret: "0123456789abcdef0123456789abcdef",
         proof: "X-Twilio-Signature",
         timed: false,
-        body: |id| format!("CallSid=CA{id}&CallStatus=completed&From=%2B14158675309&To=%2B18005551212&Digits=&Note=a+b%26c"),
+        body: |id| {
+            format!("CallSid=CA{id}&CallStatus=completed&From=%2B14158675309&To=%2B18005551212&Digits=&Note=a+b%26c")
+        },
     },
     Kind {
         signer: "twilio-json",
@@ -114,19 +128,27 @@ async fn run(installation: &Installation, store: &Store) -> Option<BTreeMap<Stri
     for kind in &KINDS {
         let order = order(kind, "1", now_seconds());
         let signed = peers.sign(&order).await;
-        let answer = client::send(gateway.edge, "POST", &signed.target, &signed.headers, &signed.body).await.expect("an answer");
+        let answer =
+            client::send(gateway.edge, "POST", &signed.target, &signed.headers, &signed.body).await.expect("an answer");
         assert_eq!(answer.status, 200, "{}: {}", kind.signer, answer.text());
         let header = answer.receipt().expect("C1: a 200 names its receipt").to_owned();
         accepted.insert(plain_id(&header), (header, order.body));
 
         let before = store.read().await;
         for (what, forged) in forgeries(&mut peers, kind).await {
-            let answer = client::send(gateway.edge, "POST", &forged.target, &forged.headers, &forged.body).await.expect("an answer");
+            let answer = client::send(gateway.edge, "POST", &forged.target, &forged.headers, &forged.body)
+                .await
+                .expect("an answer");
             assert_eq!(answer.status, 401, "{}, {what}: {}", kind.signer, answer.text());
             assert_eq!(answer.receipt(), None, "{}, {what}", kind.signer);
         }
         let after = store.read().await;
-        assert_eq!((after.receipts, after.jobs), (before.receipts, before.jobs), "C2: a forgery of {} left something", kind.signer);
+        assert_eq!(
+            (after.receipts, after.jobs),
+            (before.receipts, before.jobs),
+            "C2: a forgery of {} left something",
+            kind.signer
+        );
     }
     let kept = store.read().await;
     let receipts: Vec<_> = kept.receipts.values().cloned().collect();
@@ -147,7 +169,11 @@ async fn forgeries(peers: &mut Peers, kind: &Kind) -> Vec<(&'static str, Signed)
     forgeries.push(("one byte changed", changed));
 
     let mut wrong = order(kind, "wrong", now);
-    wrong.secret = if kind.signer == "standard-webhooks" { "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA".into() } else { format!("{}x", kind.secret) };
+    wrong.secret = if kind.signer == "standard-webhooks" {
+        "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA".into()
+    } else {
+        format!("{}x", kind.secret)
+    };
     forgeries.push(("wrong secret", peers.sign(&wrong).await));
 
     if kind.timed {
@@ -177,7 +203,14 @@ async fn forgeries(peers: &mut Peers, kind: &Kind) -> Vec<(&'static str, Signed)
 fn order(kind: &Kind, id: &str, time: i64) -> Order {
     let id = format!("{}{id}", kind.signer.replace('-', ""));
     let body = (kind.body)(&id).into_bytes();
-    Order { signer: kind.signer, secret: kind.secret.into(), time, url: format!("{PUBLIC_URL}/in/{}", kind.source), id, body }
+    Order {
+        signer: kind.signer,
+        secret: kind.secret.into(),
+        time,
+        url: format!("{PUBLIC_URL}/in/{}", kind.source),
+        id,
+        body,
+    }
 }
 
 fn secrets() -> Vec<(&'static str, &'static str)> {
@@ -222,7 +255,9 @@ subscriptions = ["all"]
         ("slack", "slack", "SLACK_SECRET"),
         ("twilio", "twilio", "TWILIO_SECRET"),
     ] {
-        config.push_str(&format!("[[source]]\nname = \"{source}\"\nprovider = \"{provider}\"\nsecrets = [\"env:{variable}\"]\n"));
+        config.push_str(&format!(
+            "[[source]]\nname = \"{source}\"\nprovider = \"{provider}\"\nsecrets = [\"env:{variable}\"]\n"
+        ));
     }
     config
 }

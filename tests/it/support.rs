@@ -34,7 +34,8 @@ pub fn skip(why: &str) {
 /// The seed of a random test: `MAKBUZ_SEED`, or the time; printed, so that a failure can be run again.
 pub fn seed() -> u64 {
     use makbuz::clock::{Clock, SystemClock};
-    let seed = variable("MAKBUZ_SEED").map_or_else(|| SystemClock.now().unsigned_abs(), |text| text.parse().expect("a number"));
+    let seed = variable("MAKBUZ_SEED")
+        .map_or_else(|| SystemClock.now().unsigned_abs(), |text| text.parse().expect("a number"));
     // Captured by the runner, shown on failure.
     std::io::stderr().write_all(format!("MAKBUZ_SEED={seed}\n").as_bytes()).expect("stderr takes a line");
     seed

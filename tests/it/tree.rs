@@ -31,7 +31,8 @@ const IMPORTS: [(&str, &[&str]); 16] = [
 ];
 
 /// Crates that stay behind a seam.
-const SEALED: [(&str, &[&str]); 2] = [("sqlx", &["store", "consumer"]), ("lapin", &["amqp", "outbox", "process", "consumer"])];
+const SEALED: [(&str, &[&str]); 2] =
+    [("sqlx", &["store", "consumer"]), ("lapin", &["amqp", "outbox", "process", "consumer"])];
 
 /// The metrics that dashboards and rules rely on; those of `reconcile` come with it.
 const METRICS: [&str; 27] = [
@@ -127,11 +128,20 @@ fn files_are_short_and_there_is_no_mod_rs() {
 fn the_engine_knows_no_provider_by_name() {
     // The generic ones are named as the mechanisms are.
     let generic = ["hmac", "token", "basic"];
-    let names = files(&["providers"], "toml").iter().filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect::<Vec<_>>();
+    let names = files(&["providers"], "toml")
+        .iter()
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+        .collect::<Vec<_>>();
     let mut wrong = Vec::new();
     for source in sources() {
         for name in names.iter().filter(|name| !generic.contains(&name.as_str())) {
-            let shapes = [format!("== \"{name}\""), format!("!= \"{name}\""), format!("\"{name}\" =>"), format!("\"{name}\" |"), format!("\"{name}\" ==")];
+            let shapes = [
+                format!("== \"{name}\""),
+                format!("!= \"{name}\""),
+                format!("\"{name}\" =>"),
+                format!("\"{name}\" |"),
+                format!("\"{name}\" =="),
+            ];
             if let Some(shape) = shapes.iter().find(|shape| without_tests(&source.text).contains(shape.as_str())) {
                 wrong.push(format!("{}: {shape}", source.path.display()));
             }
@@ -142,7 +152,8 @@ fn the_engine_knows_no_provider_by_name() {
 
 #[test]
 fn no_file_knows_the_machine_it_was_written_on() {
-    let forbidden = [["/wo", "rk/"].concat(), ["/ro", "ot/"].concat(), ["/ho", "me/"].concat(), ["\"resol", "ved\""].concat()];
+    let forbidden =
+        [["/wo", "rk/"].concat(), ["/ro", "ot/"].concat(), ["/ho", "me/"].concat(), ["\"resol", "ved\""].concat()];
     let mut wrong = Vec::new();
     for path in tracked_files() {
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
@@ -164,7 +175,11 @@ fn every_promised_metric_is_declared_and_every_metric_is_described() {
         for family in ["counter!(", "gauge!(", "histogram!("] {
             for name in quoted(&source.text, family).into_iter().filter(|name| name.starts_with("makbuz_")) {
                 assert!(described.contains(&name), "{}: {name} has no description", source.path.display());
-                assert!(source.path.ends_with("metrics.rs"), "{}: {name} is not declared in metrics.rs", source.path.display());
+                assert!(
+                    source.path.ends_with("metrics.rs"),
+                    "{}: {name} is not declared in metrics.rs",
+                    source.path.display()
+                );
             }
         }
     }
@@ -199,7 +214,12 @@ fn first_cell(row: &str) -> String {
 fn test_names(row: &str) -> Vec<&str> {
     let cell = row.trim().trim_end_matches('|').rsplit('|').next().unwrap_or_default();
     let names = cell.split('`').skip(1).step_by(2).map(|name| name.rsplit("::").next().unwrap_or(name));
-    names.filter(|name| name.matches('_').count() >= 2 && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')).collect()
+    names
+        .filter(|name| {
+            name.matches('_').count() >= 2
+                && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        })
+        .collect()
 }
 
 fn sources() -> Vec<Source> {
@@ -235,7 +255,12 @@ fn imported_modules(source: &Source, modules: &BTreeSet<String>) -> BTreeSet<Str
             let rest = &source.code[at + start.len()..];
             let names = match rest.strip_prefix('{') {
                 Some(group) => first_of_each(group),
-                None => words(rest).next().into_iter().filter(|word| rest.starts_with(word)).map(ToOwned::to_owned).collect(),
+                None => words(rest)
+                    .next()
+                    .into_iter()
+                    .filter(|word| rest.starts_with(word))
+                    .map(ToOwned::to_owned)
+                    .collect(),
             };
             found.extend(names.into_iter().filter(|name| modules.contains(name)));
         }
@@ -261,7 +286,9 @@ fn first_of_each(group: &str) -> Vec<String> {
 
 /// Cuts inline test modules, which end a file.
 fn without_tests(text: &str) -> String {
-    let end = text.match_indices("#[cfg(test)]").find(|(at, _)| text[*at..].lines().nth(1).is_some_and(|next| next.trim_end().ends_with('{')));
+    let end = text
+        .match_indices("#[cfg(test)]")
+        .find(|(at, _)| text[*at..].lines().nth(1).is_some_and(|next| next.trim_end().ends_with('{')));
     end.map_or(text, |(at, _)| &text[..at]).to_owned()
 }
 
@@ -273,7 +300,9 @@ fn code_of(text: &str) -> String {
         let raw = rest.strip_prefix('r').map(|after| after.len() - after.trim_start_matches('#').len());
         let skipped = if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
-        } else if let Some(hashes) = raw.filter(|hashes| rest[1 + hashes..].starts_with('"') && !code.ends_with(is_word)) {
+        } else if let Some(hashes) =
+            raw.filter(|hashes| rest[1 + hashes..].starts_with('"') && !code.ends_with(is_word))
+        {
             let end = format!("\"{}", "#".repeat(hashes));
             let begin = hashes + 2;
             rest[begin..].find(&end).map_or(rest.len(), |at| begin + at + end.len())
@@ -371,7 +400,12 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
 fn the_reader_of_this_file_is_not_fooled() {
     let text = "use crate::store::{Intake};\nlet a = \"crate::edge\"; // crate::admin\nlet b = r#\"crate::cli \"x\" \"#;\nuse crate::{model::id, metrics};";
     let modules = ["store", "edge", "admin", "cli", "model", "metrics", "provider"].map(String::from).into();
-    let source = Source { path: PathBuf::new(), module: vec!["edge".into(), "receive".into()], text: String::new(), code: code_of(text) };
+    let source = Source {
+        path: PathBuf::new(),
+        module: vec!["edge".into(), "receive".into()],
+        text: String::new(),
+        code: code_of(text),
+    };
     assert_eq!(imported_modules(&source, &modules), ["metrics", "model", "store"].map(String::from).into());
     let climbing = Source { code: "use super::super::provider::X; use super::store::Y;".into(), ..source };
     assert_eq!(imported_modules(&climbing, &modules), ["provider".to_owned()].into());

@@ -24,7 +24,8 @@ struct House {
 impl House {
     /// The embedded default: SQLite, and a subscription that is claimed.
     fn embedded() -> Self {
-        let installation = Installation::new(&config("sqlite://makbuz.db", None), &[("PAY_SECRET", SECRET), ("TOKEN", TOKEN)]);
+        let installation =
+            Installation::new(&config("sqlite://makbuz.db", None), &[("PAY_SECRET", SECRET), ("TOKEN", TOKEN)]);
         let store = Store::sqlite(installation.folder());
         Self { installation, store, services: None }
     }
@@ -57,7 +58,9 @@ async fn services() -> Option<(Database, Broker)> {
 
 /// One source of a provider that signs time and body, one subscription that takes everything.
 fn config(store: &str, amqp_prefix: Option<&str>) -> String {
-    let amqp = amqp_prefix.map(|prefix| format!("[amqp]\nurl = \"env:AMQP_URL\"\nprefix = \"{prefix}\"\n")).unwrap_or_default();
+    let amqp = amqp_prefix
+        .map(|prefix| format!("[amqp]\nurl = \"env:AMQP_URL\"\nprefix = \"{prefix}\"\n"))
+        .unwrap_or_default();
     let target = if amqp_prefix.is_some() { "amqp" } else { "pull" };
     format!(
         r#"

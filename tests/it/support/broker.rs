@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeleteOptions, QueueDeleteOptions};
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeleteOptions, QueueDeleteOptions,
+};
 use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -64,7 +66,8 @@ impl Broker {
     /// is there; fails the test after `limit`.
     pub async fn take(&self, subscription: &str, distinct: usize, limit: Duration) -> Vec<Message> {
         let until = Instant::now() + limit;
-        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await.expect("AMQP_URL answers");
+        let connection =
+            Connection::connect(&self.url, ConnectionProperties::default()).await.expect("AMQP_URL answers");
         let channel = connection.create_channel().await.expect("a channel");
         channel.basic_qos(200, BasicQosOptions::default()).await.expect("a prefetch");
         let queue = format!("{}.{subscription}", self.prefix);
@@ -77,7 +80,9 @@ impl Broker {
         loop {
             let next = if seen.len() < distinct {
                 let next = timeout_at(until, consumer.next()).await;
-                next.unwrap_or_else(|_| panic!("{} of {distinct} receipts came out of {queue} within {limit:?}", seen.len()))
+                next.unwrap_or_else(|_| {
+                    panic!("{} of {distinct} receipts came out of {queue} within {limit:?}", seen.len())
+                })
             } else {
                 match timeout(QUIET, consumer.next()).await {
                     Ok(next) => next,
@@ -97,7 +102,8 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        let (url, prefix, subscriptions) = (self.url.clone(), self.prefix.clone(), std::mem::take(&mut self.subscriptions));
+        let (url, prefix, subscriptions) =
+            (self.url.clone(), self.prefix.clone(), std::mem::take(&mut self.subscriptions));
         // A test's own runtime may be ending; the drop must not wait for it.
         let deleted = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

@@ -55,7 +55,13 @@ impl Client {
     }
 
     /// Sends a request with its Content-Length, and reads the answer.
-    pub async fn send(&mut self, method: &str, path: &str, headers: &[(String, String)], body: &[u8]) -> io::Result<Answer> {
+    pub async fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(String, String)],
+        body: &[u8],
+    ) -> io::Result<Answer> {
         let mut request = self.head(method, path, headers, body.len());
         request.extend_from_slice(body);
         self.send_raw(&request).await?;
@@ -80,7 +86,9 @@ impl Client {
 
     /// Reads the next answer.
     pub async fn answer(&mut self) -> io::Result<Answer> {
-        timeout(ANSWER_MAX, self.read_answer()).await.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer"))?
+        timeout(ANSWER_MAX, self.read_answer())
+            .await
+            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer"))?
     }
 
     async fn read_answer(&mut self) -> io::Result<Answer> {
@@ -116,7 +124,8 @@ impl Client {
             };
             let line: Vec<u8> = self.ahead.drain(..line_bytes).collect();
             let size = String::from_utf8_lossy(&line);
-            let size = usize::from_str_radix(size.trim().split(';').next().unwrap_or_default(), 16).map_err(|_| broken("chunk size"))?;
+            let size = usize::from_str_radix(size.trim().split(';').next().unwrap_or_default(), 16)
+                .map_err(|_| broken("chunk size"))?;
             body.extend(self.take(size).await?);
             self.take(2).await?;
             if size == 0 {
@@ -141,7 +150,13 @@ impl Client {
 }
 
 /// One request over a connection of its own.
-pub async fn send(address: SocketAddr, method: &str, path: &str, headers: &[(String, String)], body: &[u8]) -> io::Result<Answer> {
+pub async fn send(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(String, String)],
+    body: &[u8],
+) -> io::Result<Answer> {
     Client::connect(address).await?.send(method, path, headers, body).await
 }
 
@@ -149,7 +164,8 @@ fn parse_head(head: &[u8]) -> io::Result<(u16, Vec<(String, String)>)> {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.trim_end().split("\r\n");
     let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
-    let headers = lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+    let headers =
+        lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
     Ok((status.ok_or_else(|| broken("status line"))?, headers.collect()))
 }
 

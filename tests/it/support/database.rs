@@ -25,7 +25,10 @@ impl Database {
         };
         let name = format!("makbuz_it_{}_{}", std::process::id(), CREATED.fetch_add(1, Ordering::Relaxed));
         let mut connection = PgConnection::connect(&server).await.expect("DATABASE_URL answers");
-        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await.expect("a new database");
+        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}")))
+            .execute(&mut connection)
+            .await
+            .expect("a new database");
         Some(Self { url: with_database(&server, &name), name, server })
     }
 
@@ -92,17 +95,27 @@ impl Store {
                 let options = SqliteConnectOptions::new().filename(path).create_if_missing(false);
                 let mut connection = SqliteConnection::connect_with(&options).await.expect("the database file");
                 let mut snapshot = connection.begin().await.expect("a snapshot");
-                let rows = sqlx::query_as("SELECT provider_ref, lower(hex(id)) FROM receipts").fetch_all(&mut *snapshot).await;
-                let counts = sqlx::query_as("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM outbox)").fetch_one(&mut *snapshot).await;
+                let rows =
+                    sqlx::query_as("SELECT provider_ref, lower(hex(id)) FROM receipts").fetch_all(&mut *snapshot).await;
+                let counts = sqlx::query_as("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM outbox)")
+                    .fetch_one(&mut *snapshot)
+                    .await;
                 let (jobs, outbox) = counts.expect("jobs and outbox");
                 (rows.expect("receipts"), jobs, outbox)
             }
             Self::Postgres(url) => {
                 let mut connection = PgConnection::connect(url).await.expect("the database");
                 let mut snapshot = connection.begin().await.expect("a snapshot");
-                sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").execute(&mut *snapshot).await.expect("one snapshot");
-                let rows = sqlx::query_as("SELECT provider_ref, replace(id::text, '-', '') FROM receipts").fetch_all(&mut *snapshot).await;
-                let counts = sqlx::query_as("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM outbox)").fetch_one(&mut *snapshot).await;
+                sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                    .execute(&mut *snapshot)
+                    .await
+                    .expect("one snapshot");
+                let rows = sqlx::query_as("SELECT provider_ref, replace(id::text, '-', '') FROM receipts")
+                    .fetch_all(&mut *snapshot)
+                    .await;
+                let counts = sqlx::query_as("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM outbox)")
+                    .fetch_one(&mut *snapshot)
+                    .await;
                 let (jobs, outbox) = counts.expect("jobs and outbox");
                 (rows.expect("receipts"), jobs, outbox)
             }
@@ -127,7 +140,8 @@ fn split(url: &str) -> (String, String, String) {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let slash = rest.find('/').unwrap_or(rest.len());
     let (authority, path) = rest.split_at(slash);
-    let (credentials, host) = authority.rsplit_once('@').map_or(("", authority), |(credentials, host)| (credentials, host));
+    let (credentials, host) =
+        authority.rsplit_once('@').map_or(("", authority), |(credentials, host)| (credentials, host));
     let credentials = if credentials.is_empty() { String::new() } else { format!("{credentials}@") };
     (credentials, host.to_owned(), path.to_owned())
 }
@@ -136,7 +150,8 @@ fn split(url: &str) -> (String, String, String) {
 fn urls_are_taken_apart_and_put_together() {
     assert_eq!(with_database("postgres://u:p@h:1/x?sslmode=disable", "y"), "postgres://u:p@h:1/y?sslmode=disable");
     assert_eq!(with_database("postgresql://h", "y"), "postgres://h/y");
-    let database = Database { url: "postgres://u@h/y".into(), name: String::new(), server: "postgres://127.0.0.1:1/x".into() };
+    let database =
+        Database { url: "postgres://u@h/y".into(), name: String::new(), server: "postgres://127.0.0.1:1/x".into() };
     assert_eq!(database.address(), "h:5432");
     assert_eq!(database.url_at("127.0.0.1:9"), "postgres://u@127.0.0.1:9/y");
 }

@@ -58,7 +58,8 @@ impl Peers {
     pub async fn start() -> Option<Self> {
         let folder = installed_in();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/install.sh");
-        let output = Command::new("bash").arg(script).arg(&folder).stdin(Stdio::null()).output().await.expect("bash runs");
+        let output =
+            Command::new("bash").arg(script).arg(&folder).stdin(Stdio::null()).output().await.expect("bash runs");
         if !output.status.success() {
             super::skip(&format!("the SDKs cannot be installed: {}", String::from_utf8_lossy(&output.stderr).trim()));
             return None;

@@ -45,7 +45,12 @@ impl Installation {
     /// Brings the schema up to date; fails the test if that fails.
     pub async fn migrate(&self) {
         let output = self.run(&["migrate", "--config", "makbuz.toml"]).await;
-        assert!(output.status.success(), "migrate: {}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "migrate: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     /// Starts `serve` and waits until it listens.
@@ -164,7 +169,10 @@ impl Drop for Gateway {
             let text = self.log();
             let lines: Vec<_> = text.lines().collect();
             let tail = lines[lines.len().saturating_sub(60)..].join("\n");
-            drop(std::io::Write::write_all(&mut std::io::stderr(), format!("--- {}\n{tail}\n", self.log.display()).as_bytes()));
+            drop(std::io::Write::write_all(
+                &mut std::io::stderr(),
+                format!("--- {}\n{tail}\n", self.log.display()).as_bytes(),
+            ));
         }
     }
 }
@@ -197,7 +205,8 @@ fn addresses(log: &str) -> Option<(SocketAddr, SocketAddr)> {
 
 #[test]
 fn addresses_are_found_in_one_line_or_two_flat_or_nested() {
-    let nested = r#"{"level":"INFO","fields":{"message":"listening","edge":"127.0.0.1:4001","admin":"127.0.0.1:4002"}}"#;
+    let nested =
+        r#"{"level":"INFO","fields":{"message":"listening","edge":"127.0.0.1:4001","admin":"127.0.0.1:4002"}}"#;
     assert_eq!(addresses(nested), Some(("127.0.0.1:4001".parse().unwrap(), "127.0.0.1:4002".parse().unwrap())));
     let flat = "starting\n{\"message\":\"listening\",\"edge\":\"127.0.0.1:1\"}\n{\"message\":\"listening\",\"admin\":\"127.0.0.1:2\"}";
     assert_eq!(addresses(flat), Some(("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap())));

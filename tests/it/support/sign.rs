@@ -25,7 +25,10 @@ pub fn headers_at(secret: &str, body: &[u8], at: i64) -> Vec<(String, String)> {
     mac.update(format!("{at}.").as_bytes());
     mac.update(body);
     let signature = hex::encode(mac.finalize().into_bytes());
-    vec![("Content-Type".into(), "application/json".into()), ("Stripe-Signature".into(), format!("t={at},v1={signature}"))]
+    vec![
+        ("Content-Type".into(), "application/json".into()),
+        ("Stripe-Signature".into(), format!("t={at},v1={signature}")),
+    ]
 }
 
 pub fn now_seconds() -> i64 {

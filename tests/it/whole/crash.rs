@@ -142,7 +142,8 @@ async fn check_receipts(house: &House, history: &History) {
 async fn check_jobs(house: &House, gateway: &Gateway, history: &History) {
     let kept = house.store.read().await;
     let expected: HashSet<&String> = kept.receipts.values().collect();
-    let sent: BTreeMap<&String, &Vec<u8>> = kept.receipts.iter().map(|(event, receipt)| (receipt, &history.bodies[event])).collect();
+    let sent: BTreeMap<&String, &Vec<u8>> =
+        kept.receipts.iter().map(|(event, receipt)| (receipt, &history.bodies[event])).collect();
     if house.services.is_none() {
         let claimed = claim_all(gateway, expected.len()).await;
         let found: HashSet<&String> = claimed.keys().collect();
@@ -151,7 +152,8 @@ async fn check_jobs(house: &House, gateway: &Gateway, history: &History) {
     }
     let messages = house.broker().take("all", expected.len(), Duration::from_secs(60)).await;
     for message in &messages {
-        let body = sent.get(&message.receipt).unwrap_or_else(|| panic!("C2: no receipt for message {}", message.message_id));
+        let body =
+            sent.get(&message.receipt).unwrap_or_else(|| panic!("C2: no receipt for message {}", message.message_id));
         assert_eq!(&&message.body, body, "C5: the bytes of {}", message.message_id);
     }
     let found: HashSet<&String> = messages.iter().map(|message| &message.receipt).collect();
@@ -160,11 +162,16 @@ async fn check_jobs(house: &House, gateway: &Gateway, history: &History) {
 
 /// Claims until `wanted` jobs have come: receipt → the job as it was given.
 pub async fn claim_all(gateway: &Gateway, wanted: usize) -> BTreeMap<String, Value> {
-    let headers = [("Authorization".to_owned(), format!("Bearer {TOKEN}")), ("Content-Type".to_owned(), "application/json".to_owned())];
+    let headers = [
+        ("Authorization".to_owned(), format!("Bearer {TOKEN}")),
+        ("Content-Type".to_owned(), "application/json".to_owned()),
+    ];
     let order = json!({ "max": 100, "wait_s": 0 }).to_string();
     let mut claimed = BTreeMap::new();
     loop {
-        let answer = client::send(gateway.admin, "POST", "/v1/subscriptions/all/claim", &headers, order.as_bytes()).await.expect("an answer");
+        let answer = client::send(gateway.admin, "POST", "/v1/subscriptions/all/claim", &headers, order.as_bytes())
+            .await
+            .expect("an answer");
         assert_eq!(answer.status, 200, "{}", answer.text());
         let answer = answer.json();
         let jobs = answer.as_array().or_else(|| answer.get("jobs")?.as_array()).expect("a list of jobs").clone();
@@ -193,7 +200,9 @@ async fn sqlite_syncs_before_it_answers_200() {
     gateway.ready().await;
     for number in 0..5 {
         let body = sign::body(&format!("evt_traced_{number}"), 0);
-        let answer = client::send(gateway.edge, "POST", "/in/pay", &sign::headers(SECRET, &body), &body).await.expect("an answer");
+        let answer = client::send(gateway.edge, "POST", "/in/pay", &sign::headers(SECRET, &body), &body)
+            .await
+            .expect("an answer");
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     gateway.terminate();

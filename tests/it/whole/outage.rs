@@ -48,7 +48,11 @@ async fn a_minute_without_a_broker_costs_no_answer_and_no_memory() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let (early, late) = (after_ten_seconds.expect("a minute has ten seconds"), gateway.resident_kib());
-    assert!(late < early + 16 * 1024, "C11: {early} KiB after ten seconds, {late} KiB after a minute with {} events", away.len());
+    assert!(
+        late < early + 16 * 1024,
+        "C11: {early} KiB after ten seconds, {late} KiB after a minute with {} events",
+        away.len()
+    );
     let waiting = house.store.read().await.outbox;
     assert_eq!(waiting, i64::try_from(away.len()).expect("few"), "all that came meanwhile waits in the outbox");
 
@@ -88,7 +92,9 @@ async fn a_read_only_database_is_a_503_and_heals() {
 
     let (database, _) = house.services.as_ref().expect("production");
     let name = &database.name;
-    let disconnect = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()");
+    let disconnect = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()"
+    );
     database.execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
     database.execute(&disconnect).await;
     refused_with_503(&gateway, "evt_away").await;
@@ -125,7 +131,9 @@ async fn accept(edge: SocketAddr, id: &str, accepted: &mut BTreeMap<String, Stri
 
 async fn try_send(edge: SocketAddr, id: &str) -> client::Answer {
     let body = sign::body(id, 900);
-    client::send(edge, "POST", "/in/pay", &sign::headers(SECRET, &body), &body).await.expect("the edge answers, whatever is away")
+    client::send(edge, "POST", "/in/pay", &sign::headers(SECRET, &body), &body)
+        .await
+        .expect("the edge answers, whatever is away")
 }
 
 /// C10: ten requests at once and ten one after another, each 503 with Retry-After, each in time.

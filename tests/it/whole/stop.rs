@@ -36,7 +36,10 @@ async fn stop_in_flight(house: House) {
 
     gateway.terminate();
     let edge = gateway.edge;
-    eventually("no new connections", Duration::from_secs(10), async || TcpStream::connect(edge).await.is_err().then_some(())).await;
+    eventually("no new connections", Duration::from_secs(10), async || {
+        TcpStream::connect(edge).await.is_err().then_some(())
+    })
+    .await;
 
     client.send_raw(&body[1_000..]).await.expect("the connection is still there");
     let answer = client.answer().await.expect("an answer");
