@@ -15,11 +15,11 @@ help: ## this list
 
 run: ## build, and serve with the embedded default (SQLite) in ./makbuz-dev/
 	@cargo build --locked
-	@mkdir -p makbuz-dev && cd makbuz-dev && exec "$(CARGO_TARGET_DIR)/debug/makbuz" serve
+	@exec "$(CARGO_TARGET_DIR)/debug/makbuz" serve
 
 run-full: ## the same on PostgreSQL and RabbitMQ; sends one event and shows the message taken from the queue
 	@cargo build --locked --bins --examples
-	@eval "$$(tests/services.sh)"; exec deploy/run-full.sh "$(CARGO_TARGET_DIR)/debug"
+	@services="$$(tests/services.sh)"; eval "$$services"; exec examples/full.sh "$(CARGO_TARGET_DIR)/debug"
 
 test: ## everything the tests need, then the tests
 	@services="$$(tests/services.sh)"; eval "$$services"; tests/run.sh normal
@@ -40,4 +40,4 @@ lint: ## formatting, clippy, and the shell scripts' own test
 	@tests/services.test.sh
 
 bench: ## the gateway against the hand-written service of benches/baseline, on PostgreSQL and RabbitMQ
-	@eval "$$(tests/services.sh)"; benches/compare.sh
+	@services="$$(tests/services.sh)"; eval "$$services"; benches/compare.sh

@@ -187,28 +187,24 @@ fn unknown_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// The listeners' addresses from the `listening` lines of a JSON log.
+/// The listeners' addresses, from the `serving` line of a JSON log.
 fn addresses(log: &str) -> Option<(SocketAddr, SocketAddr)> {
-    let mut edge = None;
-    let mut admin = None;
     for line in log.lines() {
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
-        let field = |name: &str| line.get(name).or_else(|| line.get("fields")?.get(name)).and_then(Value::as_str);
-        if field("message") != Some("listening") {
-            continue;
+        let field = |name: &str| line.get(name).and_then(Value::as_str);
+        if field("message") == Some("serving") {
+            return Some((field("edge")?.parse().ok()?, field("admin")?.parse().ok()?));
         }
-        edge = field("edge").and_then(|text| text.parse().ok()).or(edge);
-        admin = field("admin").and_then(|text| text.parse().ok()).or(admin);
     }
-    Some((edge?, admin?))
+    None
 }
 
 #[test]
-fn addresses_are_found_in_one_line_or_two_flat_or_nested() {
-    let nested =
-        r#"{"level":"INFO","fields":{"message":"listening","edge":"127.0.0.1:4001","admin":"127.0.0.1:4002"}}"#;
-    assert_eq!(addresses(nested), Some(("127.0.0.1:4001".parse().unwrap(), "127.0.0.1:4002".parse().unwrap())));
-    let flat = "starting\n{\"message\":\"listening\",\"edge\":\"127.0.0.1:1\"}\n{\"message\":\"listening\",\"admin\":\"127.0.0.1:2\"}";
-    assert_eq!(addresses(flat), Some(("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap())));
-    assert_eq!(addresses("{\"message\":\"listening\",\"edge\":\"127.0.0.1:1\"}"), None);
+fn addresses_are_found_in_the_log() {
+    let log = "starting\n{\"message\":\"bound\",\"edge\":\"127.0.0.1:1\"}\n{\"level\":\"INFO\",\"message\":\"serving\",\"edge\":\"127.0.0.1:4001\",\"admin\":\"127.0.0.1:4002\"}";
+    assert_eq!(
+        addresses(log),
+        Some((SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002))))
+    );
+    assert_eq!(addresses("{\"message\":\"serving\",\"edge\":\"none\",\"admin\":\"127.0.0.1:1\"}"), None);
 }
