@@ -9,6 +9,7 @@ mod context;
 mod definition;
 mod describe;
 mod digest;
+mod early;
 mod expr;
 mod extract;
 mod form;
@@ -173,6 +174,21 @@ pub enum RejectionCode {
 }
 
 impl RejectionCode {
+    pub const ALL: [Self; 12] = [
+        Self::MissingSignature,
+        Self::DuplicateHeader,
+        Self::MalformedSignature,
+        Self::BadSignature,
+        Self::BadTimestamp,
+        Self::Stale,
+        Self::Future,
+        Self::BodyMismatch,
+        Self::UnknownAccount,
+        Self::Method,
+        Self::Suffix,
+        Self::NoSecret,
+    ];
+
     pub fn code(self) -> &'static str {
         match self {
             Self::MissingSignature => "missing_signature",
@@ -198,32 +214,3 @@ pub struct Reply {
     pub content_type: Option<String>,
     pub body: Bytes,
 }
-
-/// TEMPORARY local stand-in while the engine is written elsewhere; dropped at the merge.
-#[derive(Default)]
-pub struct Inlet { pub methods: Vec<Method>, pub suffix: bool, pub browser: bool, pub limit: Option<Duration>, pub body_max: Option<u64>, pub heavy: bool }
-impl Inlet {
-    pub fn receive(&self, inbound: &Inbound<'_>) -> Result<Received, Rejection> {
-        if inbound.method == Method::HEAD { return Ok(Received::Handshake(Reply { status: StatusCode::OK, content_type: None, body: Bytes::new() })); }
-        let text = String::from_utf8_lossy(inbound.body).into_owned();
-        if inbound.headers.get("x-token").is_none_or(|v| v != "good") { return Err(Rejection{code: RejectionCode::BadSignature, detail: "no".to_owned()}); }
-        if text.contains("panic!") { panic!("on purpose") }
-        let ids: Vec<String> = text.split("\"id\":\"").skip(1).map(|r| r.split('"').next().unwrap_or_default().to_owned()).collect();
-        let ids = if ids.is_empty() { vec!["none".to_owned()] } else { ids };
-        Ok(Received::Events(Verified { verified_by: VerifiedBy { mechanism: "token".into(), secret: "1".into(), signed_at: None, coverage: crate::model::receipt::Coverage::None }, signed_sha256: [0;32], replay_guard: false, every_delivery: false, outside_window: false,
-          refused_items: text.matches("\"bad\"").count(), retry_headers: vec![],
-          events: ids.into_iter().map(|id| ExtractedEvent { account: inbound.path_account.unwrap_or("@").to_owned(), event_id: id.clone(), provider_ref: id, mode: Mode::Unknown, event_type: inbound.suffix.unwrap_or("t").to_owned(), occurred_at: None, resource_key: None, resource_version: None, pointer: None, part: None, item_sha256: [0;32], flags: vec![], hold: None }).collect() }))
-    }
-    pub fn refuse_head(&self, headers: &HeaderMap) -> Option<Rejection> { (!self.browser && !self.methods.contains(&Method::HEAD) && !headers.contains_key("x-token")).then(|| Rejection { code: RejectionCode::MissingSignature, detail: String::new() }) }
-    pub fn reply_accepted(&self) -> Reply { Reply { status: StatusCode::OK, content_type: Some("text/plain".into()), body: Bytes::from_static(b"OK") } }
-    pub fn reply_refused(&self, code: RejectionCode) -> Reply { let _ = code; Reply { status: StatusCode::UNAUTHORIZED, content_type: None, body: Bytes::new() } }
-    pub fn kept_headers(&self) -> &[http::HeaderName] { &[] }
-    pub fn answer_max(&self) -> Option<Duration> { self.limit }
-    pub fn body_max(&self) -> Option<u64> { self.body_max }
-    pub fn methods(&self) -> &[Method] { &self.methods }
-    pub fn takes_suffix(&self) -> bool { self.suffix }
-    pub fn carrier_browser(&self) -> bool { self.browser }
-    pub fn is_heavy(&self) -> bool { self.heavy }
-    pub fn secret_labels(&self) -> impl Iterator<Item = &str> { ["1"].into_iter() }
-}
-impl RejectionCode { pub const ALL: [Self; 1] = [Self::NoSecret]; }

@@ -105,7 +105,9 @@ impl Exchange {
         if body::declared(&self.headers).is_some_and(|declared| declared > self.body_max()) {
             return Err(Failure::Body(body::BodyError::TooLarge));
         }
-        self.inlet().refuse_head(&self.headers).map_or(Ok(()), |rejection| Err(Failure::Rejected(rejection)))
+        self.inlet()
+            .refuse_head(&self.method, &self.headers, self.arrival.at)
+            .map_or(Ok(()), |rejection| Err(Failure::Rejected(rejection)))
     }
 
     /// The request as the provider's definition sees it.
