@@ -1,16 +1,22 @@
 //! A request as expressions see it: bytes borrowed, the body parsed at most once and only when something asks.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::HeaderName;
+use subtle::ConstantTimeEq as _;
 
 use super::Inbound;
 use super::expr::{Condition, Expr, Piece, Pipe, Place, Term};
-use super::form::{Field, Form};
-use super::json::{self, Fault, Kind, Lookup, Pointers, Scan};
+use super::form::Field;
+use super::json::{self, Fault, Kind, Lookup, Scan};
+
+mod document;
+mod sorted;
+
+pub use document::{Content, Document, Item, Json};
+pub use sorted::Sorted;
 
 /// Most bytes that a handshake may echo.
 const TOKEN_BYTES_MAX: usize = 256;
@@ -32,89 +38,6 @@ pub enum Problem {
 
 /// A value, or nothing there.
 pub type Value<'c> = Option<Cow<'c, [u8]>>;
-
-/// How the body is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
-    Json,
-    Form,
-    Opaque,
-}
-
-/// The body, parsed on demand.
-pub struct Document<'a> {
-    pub content: Content,
-    body: &'a [u8],
-    query: &'a [u8],
-    payload_field: Option<&'a str>,
-    pointers: &'a Pointers,
-    form: OnceCell<Form<'a>>,
-    query_form: OnceCell<Form<'a>>,
-    json: OnceCell<Result<Json<'a>, Problem>>,
-}
-
-/// JSON bytes and what was found in them.
-pub struct Json<'a> {
-    pub bytes: Cow<'a, [u8]>,
-    pub scan: Scan,
-}
-
-impl<'a> Document<'a> {
-    /// A body read as `content`; `payload_field` is the form field with the JSON document.
-    pub fn new(
-        inbound: &Inbound<'a>,
-        content: Content,
-        payload_field: Option<&'a str>,
-        pointers: &'a Pointers,
-    ) -> Self {
-        Self {
-            content,
-            body: inbound.body,
-            query: inbound.query.unwrap_or_default().as_bytes(),
-            payload_field,
-            pointers,
-            form: OnceCell::new(),
-            query_form: OnceCell::new(),
-            json: OnceCell::new(),
-        }
-    }
-
-    /// The body's form fields; none if it is no form.
-    pub fn form(&self) -> &Form<'a> {
-        self.form.get_or_init(|| match self.content {
-            Content::Form => Form::parse(self.body),
-            Content::Json | Content::Opaque => Form::default(),
-        })
-    }
-
-    fn query(&self) -> &Form<'a> {
-        self.query_form.get_or_init(|| Form::parse(self.query))
-    }
-
-    /// The JSON document, wherever it stands.
-    pub fn json(&self) -> Result<&Json<'a>, Problem> {
-        let read = || {
-            let bytes = match (self.content, self.payload_field) {
-                (Content::Json, _) => Cow::Borrowed(self.body),
-                (Content::Form, Some(name)) => match self.form().get(name) {
-                    Field::One(value) => Cow::Owned(value.to_vec()),
-                    Field::Absent => return Err(Problem::Absent(format!("form field {name}"))),
-                    Field::Twice => return Err(Problem::Twice(format!("form field {name}"))),
-                },
-                _ => return Err(Problem::Absent("a JSON document".to_owned())),
-            };
-            let scan = json::scan(&bytes, self.pointers).map_err(Problem::Unparsable)?;
-            Ok(Json { bytes, scan })
-        };
-        self.json.get_or_init(read).as_ref().map_err(Clone::clone)
-    }
-}
-
-/// One item of a batch.
-pub struct Item<'a> {
-    pub bytes: &'a [u8],
-    pub scan: Scan,
-}
 
 /// What expressions are evaluated against.
 #[derive(Clone, Copy)]
@@ -147,19 +70,6 @@ impl<'a> Params<'a> {
         let own = self.own.and_then(|own| own.get(name));
         own.or_else(|| self.source.get(name)).map(|value| value.expose_secret())
     }
-}
-
-/// How `sorted-form` writes the fields.
-#[derive(Debug, Clone)]
-pub struct Sorted {
-    pub by_name: bool,
-    pub assign: String,
-    pub join: String,
-    pub unique: bool,
-    pub names: bool,
-    pub drop_empty: bool,
-    pub prefix: Option<String>,
-    pub exclude: Vec<String>,
 }
 
 impl<'a, 'd> Context<'a, 'd> {
@@ -226,7 +136,7 @@ impl<'a, 'd> Context<'a, 'd> {
             Err(Problem::Absent(_) | Problem::Unparsable(_)) => false,
             Err(_) => true,
         };
-        let same = |left, right| matches!((self.value(left), self.value(right)), (Ok(Some(left)), Ok(Some(right))) if left == right);
+        let same = |left, right| matches!((self.value(left), self.value(right)), (Ok(Some(left)), Ok(Some(right))) if bool::from(left.ct_eq(&right)));
         match condition {
             Condition::Present(expr) => there(expr),
             Condition::Absent(expr) => !there(expr),
@@ -259,8 +169,9 @@ impl<'a, 'd> Context<'a, 'd> {
                 Content::Opaque => b"opaque",
             }),
             Term::Timestamp => Ok(self.timestamp.map(Cow::Borrowed)),
-            // Where the secret may not go, its place stays empty.
-            Term::Secret => borrowed(self.secret.unwrap_or_default()),
+            Term::Secret => Ok(self.secret.map(Cow::Borrowed)),
+            // A form that is not read whole has no fields, and must not pass for one without.
+            Term::SortedForm if self.document.form().overfull => Err(Problem::Twice("the form".to_owned())),
             Term::SortedForm => Ok(self.sorted.map(|sorted| Cow::Owned(sorted.write(self.document.form())))),
             Term::Literal(text) => borrowed(text),
             Term::Header(name) => self.header(name),
@@ -350,39 +261,6 @@ impl<'a, 'd> Context<'a, 'd> {
             },
             Pipe::Token => Ok(is_token(&value).then_some(value)),
         }
-    }
-}
-
-impl Sorted {
-    fn write(&self, form: &Form<'_>) -> Vec<u8> {
-        let kept = |name: &[u8]| {
-            self.prefix.as_ref().is_none_or(|prefix| name.starts_with(prefix.as_bytes()))
-                && !self.exclude.iter().any(|excluded| excluded.as_bytes() == name)
-        };
-        let mut fields: Vec<(&[u8], &[u8])> = form
-            .pairs
-            .iter()
-            .map(|pair| (&*pair.name, &*pair.value))
-            .filter(|(name, value)| kept(name) && !(self.drop_empty && value.is_empty()))
-            .collect();
-        if self.by_name {
-            fields.sort_unstable();
-        }
-        if self.unique {
-            fields.dedup();
-        }
-        let mut text = Vec::new();
-        for (index, (name, value)) in fields.into_iter().enumerate() {
-            if index > 0 {
-                text.extend_from_slice(self.join.as_bytes());
-            }
-            if self.names {
-                text.extend_from_slice(name);
-                text.extend_from_slice(self.assign.as_bytes());
-            }
-            text.extend_from_slice(value);
-        }
-        text
     }
 }
 

@@ -165,12 +165,19 @@ impl Inlet {
         let occurred = optional(&rules.event.occurred);
         let mode = optional(&rules.event.mode);
         let names = |list: &[String]| mode.as_ref().is_some_and(|mode| list.contains(mode));
+        let event_id = bounded(id, limit, &mut flags);
+        // The store makes the key of an every-delivery event from the reference, so that has to fit as well.
+        let provider_ref = if rules.identity.every_delivery {
+            event_id.clone()
+        } else {
+            cut(clean(&provider_ref), PROVIDER_REF_BYTES_MAX)
+        };
         let fact =
             |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| cut(clean(&text), FACT_BYTES_MAX));
         Ok(ExtractedEvent {
-            event_id: bounded(id, limit, &mut flags),
+            event_id,
             account: bounded(&account, ACCOUNT_BYTES_MAX, &mut flags),
-            provider_ref: cut(clean(&provider_ref), PROVIDER_REF_BYTES_MAX),
+            provider_ref,
             mode: match (names(&rules.event.live), names(&rules.event.test)) {
                 (true, false) => Mode::Live,
                 (false, true) => Mode::Test,
@@ -259,11 +266,14 @@ impl Inlet {
         let named = |expr: &Option<Expr>| expr.as_ref().and_then(|expr| text(context, expr).ok().flatten());
         let account = named(&self.rules.account).filter(|account| !account.is_empty());
         let (account, _) = self.account(context, proof, account, &mut flags);
+        let printed = text(context, &self.rules.identity.provider_ref).ok().flatten();
+        let printed = printed.filter(|text| !text.is_empty() && !self.rules.identity.every_delivery);
+        let provider_ref = printed.map_or_else(|| id.clone(), |text| cut(clean(&text), PROVIDER_REF_BYTES_MAX));
         let event_type = named(&self.rules.event.event_type).filter(|text| !text.is_empty());
         ExtractedEvent {
             account: bounded(&account, ACCOUNT_BYTES_MAX, &mut flags),
-            event_id: id.clone(),
-            provider_ref: id,
+            event_id: id,
+            provider_ref,
             mode: Mode::Unknown,
             event_type: event_type.map_or_else(|| TYPE_UNKNOWN.to_owned(), |text| cut(clean(&text), FACT_BYTES_MAX)),
             occurred_at: None,

@@ -4,10 +4,15 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode;
 
+/// Most fields that are read: memory stays bounded before anything is proved.
+pub const FIELDS_MAX: usize = 4096;
+
 /// The pairs of a form body or a query.
 #[derive(Debug, Default)]
 pub struct Form<'a> {
     pub pairs: Vec<Pair<'a>>,
+    /// There were more fields than are read; then none counts.
+    pub overfull: bool,
 }
 
 /// One `name=value`.
@@ -24,26 +29,31 @@ pub struct Pair<'a> {
 pub enum Field<'f> {
     Absent,
     One(&'f [u8]),
+    /// More than once, or in a form with too many fields to tell.
     Twice,
 }
 
 impl<'a> Form<'a> {
     /// Splits at `&`; a `+` is a space, a broken `%` stays as it is.
     pub fn parse(bytes: &'a [u8]) -> Self {
-        let pairs = bytes
-            .split(|byte| *byte == b'&')
-            .filter(|raw| !raw.is_empty())
+        let mut raws = bytes.split(|byte| *byte == b'&').filter(|raw| !raw.is_empty());
+        let pairs: Vec<_> = raws
+            .by_ref()
+            .take(FIELDS_MAX)
             .map(|raw| {
                 let cut = raw.iter().position(|byte| *byte == b'=');
                 let (name, value) = cut.map_or((raw, &raw[raw.len()..]), |at| (&raw[..at], &raw[at + 1..]));
                 Pair { name: decode(name), value: decode(value), raw }
             })
             .collect();
-        Self { pairs }
+        if raws.next().is_some() { Self { pairs: Vec::new(), overfull: true } } else { Self { pairs, overfull: false } }
     }
 
     /// The one value under `name`.
     pub fn get(&self, name: &str) -> Field<'_> {
+        if self.overfull {
+            return Field::Twice;
+        }
         let mut values = self.pairs.iter().filter(|pair| &*pair.name == name.as_bytes());
         match (values.next(), values.next()) {
             (None, _) => Field::Absent,
@@ -84,6 +94,16 @@ mod tests {
     #[test]
     fn a_repeated_name_is_told() {
         assert_eq!(Form::parse(b"a=1&a=1").get("a"), Field::Twice);
+    }
+
+    #[test]
+    fn too_many_fields_are_none() {
+        let text = b"a=1&".repeat(FIELDS_MAX);
+        let form = Form::parse(&text);
+        assert_eq!((form.pairs.len(), form.overfull), (FIELDS_MAX, false));
+        let text = b"a=1&".repeat(FIELDS_MAX + 1);
+        let form = Form::parse(&text);
+        assert_eq!((form.pairs.len(), form.get("a"), form.get("b")), (0, Field::Twice, Field::Twice));
     }
 
     #[test]

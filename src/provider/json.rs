@@ -3,102 +3,20 @@
 //! Numbers keep their digits, strings may hold what UTF-8 text cannot (lone surrogates) as long as nobody wants them,
 //! and a key that stands twice on the way to a wanted value is told apart from one that stands once.
 
-use std::borrow::Cow;
 use std::ops::Range;
+
+mod pointers;
+mod text;
+
+use pointers::Child;
+pub use pointers::{PointerError, Pointers};
+pub use text::{quote, unquote};
 
 /// Deepest nesting that is followed; beyond it the document counts as unparsable.
 pub const DEPTH_MAX: usize = 1024;
 
+/// A place that nobody wants anything of.
 const NONE: u32 = u32::MAX;
-
-/// A set of JSON pointers, compiled once.
-#[derive(Debug, Clone)]
-pub struct Pointers {
-    nodes: Vec<Node>,
-    slots: usize,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Node {
-    parent: u32,
-    children: Vec<Child>,
-    slot: Option<usize>,
-}
-
-#[derive(Debug, Clone)]
-struct Child {
-    key: Box<str>,
-    /// The key read as an array index.
-    index: Option<u32>,
-    node: u32,
-}
-
-impl Default for Pointers {
-    fn default() -> Self {
-        Self { nodes: vec![Node { parent: NONE, ..Node::default() }], slots: 0 }
-    }
-}
-
-impl Pointers {
-    /// Adds an RFC 6901 pointer (`""` is the whole document) and returns its slot; the same pointer has one slot.
-    pub fn add(&mut self, pointer: &str) -> Result<usize, PointerError> {
-        let mut at = 0_u32;
-        if !pointer.is_empty() {
-            let Some(rest) = pointer.strip_prefix('/') else { return Err(PointerError) };
-            for segment in rest.split('/') {
-                at = self.child(at, &unescape_segment(segment)?);
-            }
-        }
-        let node = &mut self.nodes[at as usize];
-        if node.slot.is_none() {
-            node.slot = Some(self.slots);
-            self.slots += 1;
-        }
-        node.slot.ok_or(PointerError)
-    }
-
-    /// How many slots there are.
-    pub fn len(&self) -> usize {
-        self.slots
-    }
-
-    /// Whether nothing is wanted.
-    pub fn is_empty(&self) -> bool {
-        self.slots == 0
-    }
-
-    fn child(&mut self, parent: u32, key: &str) -> u32 {
-        if let Some(child) = self.nodes[parent as usize].children.iter().find(|child| &*child.key == key) {
-            return child.node;
-        }
-        let node = u32::try_from(self.nodes.len()).unwrap_or(NONE);
-        let index = if key == "0" || !key.starts_with('0') { key.parse().ok() } else { None };
-        self.nodes.push(Node { parent, ..Node::default() });
-        self.nodes[parent as usize].children.push(Child { key: key.into(), index, node });
-        node
-    }
-}
-
-/// A pointer that does not start with `/` or has a stray `~`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a JSON pointer: it is empty or starts with `/`, and `~` stands only in `~0` and `~1`")]
-pub struct PointerError;
-
-fn unescape_segment(segment: &str) -> Result<String, PointerError> {
-    let mut text = String::with_capacity(segment.len());
-    let mut rest = segment.chars();
-    while let Some(next) = rest.next() {
-        match next {
-            '~' => match rest.next() {
-                Some('0') => text.push('~'),
-                Some('1') => text.push('/'),
-                _ => return Err(PointerError),
-            },
-            other => text.push(other),
-        }
-    }
-    Ok(text)
-}
 
 /// What stands at a pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -395,52 +313,6 @@ fn all_hex(bytes: &[u8]) -> bool {
     bytes.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// The text of a quoted string; `None` if it holds a lone surrogate or is no string.
-pub fn unquote(quoted: &[u8]) -> Option<Cow<'_, str>> {
-    let inner = quoted.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    let inner = std::str::from_utf8(inner).ok()?;
-    if !inner.contains('\\') {
-        return Some(Cow::Borrowed(inner));
-    }
-    let mut text = String::with_capacity(inner.len());
-    let mut rest = inner;
-    while let Some(at) = rest.find('\\') {
-        text.push_str(&rest[..at]);
-        let escape = rest.as_bytes().get(at + 1)?;
-        let mut used = at + 2;
-        text.push(match escape {
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
-            b'u' => {
-                let (value, length) = unicode_escape(&rest[at..])?;
-                used = at + length;
-                value
-            }
-            other => char::from(*other),
-        });
-        rest = &rest[used..];
-    }
-    text.push_str(rest);
-    Some(Cow::Owned(text))
-}
-
-/// The character of the `\uXXXX` (or the pair) at the start of `text`, and how many bytes it takes.
-fn unicode_escape(text: &str) -> Option<(char, usize)> {
-    let unit = |at: usize| text.get(at..at + 4).and_then(|hex| u32::from_str_radix(hex, 16).ok());
-    let first = unit(2)?;
-    if !(0xd800..0xe000).contains(&first) {
-        return Some((char::from_u32(first)?, 6));
-    }
-    let second = if text.get(6..8) == Some("\\u") { unit(8)? } else { return None };
-    if first >= 0xdc00 || !(0xdc00..0xe000).contains(&second) {
-        return None;
-    }
-    Some((char::from_u32(0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00))?, 12))
-}
-
 /// Spans of the members of the array at `array` in a document that [`scan`] has read; at most `max` and one more.
 pub fn elements(bytes: &[u8], array: Range<usize>, max: usize) -> Vec<Range<usize>> {
     let mut spans = Vec::new();
@@ -487,11 +359,6 @@ fn value_end(bytes: &[u8], mut at: usize, end: usize) -> usize {
         at += 1;
     }
     end
-}
-
-/// `text` as a JSON string, quotes included.
-pub fn quote(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }
 
 #[cfg(test)]

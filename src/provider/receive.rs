@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
+use secrecy::ExposeSecret as _;
 
 use super::context::{Content, Context, Document, Item, Params};
 use super::definition::{ContentRule, HandshakeProof};
@@ -21,6 +22,8 @@ impl Inlet {
         let content = self.content(inbound);
         let document = Document::new(inbound, content, self.rules.payload_field.as_deref(), &self.rules.document);
         let url = self.signed_url(inbound);
+        // Handshakes may compare with it or answer under it.
+        let first = self.live(inbound.arrived_at, inbound.path_account).ok().and_then(|live| live.first().copied());
         let context = Context {
             inbound,
             document: &document,
@@ -30,8 +33,8 @@ impl Inlet {
             pairs: &[],
             sorted: None,
             params: Params { own: None, source: &self.params },
-            secret: None,
-            key: self.first_key(inbound.arrived_at),
+            secret: first.map(|secret| secret.text.expose_secret()),
+            key: first.and_then(|secret| secret.keys.iter().flatten().next()).map(|key| &**key.decoded),
         };
         if let Some(reply) = self.handshake(&context, HandshakeProof::Never) {
             return Ok(Received::Handshake(reply));
@@ -86,11 +89,6 @@ impl Inlet {
             url.push_str(query);
         }
         url
-    }
-
-    fn first_key(&self, now: i64) -> Option<&[u8]> {
-        let live = self.live(now, None).ok()?;
-        live.first()?.keys.iter().flatten().next().map(|key| &**key.decoded)
     }
 
     fn handshake(&self, context: &Context<'_, '_>, proof: HandshakeProof) -> Option<Reply> {

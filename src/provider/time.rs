@@ -5,12 +5,17 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::clock::MICROS_PER_SECOND;
 
+/// Milliseconds have had twelve digits and more since 1973; seconds will not have them for 29,000 years.
+const MILLIS_DIGITS_MIN: usize = 12;
+
 /// How a time is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Seconds,
     Millis,
     Iso8601,
+    /// Either, told apart by the number of digits.
+    SecondsOrMillis,
     /// Whatever it looks like; never for a signed time.
     Auto,
 }
@@ -22,6 +27,7 @@ impl Unit {
             "s" => Some(Self::Seconds),
             "ms" => Some(Self::Millis),
             "iso8601" => Some(Self::Iso8601),
+            "s-or-ms" => Some(Self::SecondsOrMillis),
             "auto" => Some(Self::Auto),
             _ => None,
         }
@@ -33,6 +39,7 @@ impl Unit {
             Self::Seconds => "s",
             Self::Millis => "ms",
             Self::Iso8601 => "iso8601",
+            Self::SecondsOrMillis => "s-or-ms",
             Self::Auto => "auto",
         }
     }
@@ -42,6 +49,8 @@ impl Unit {
         match self {
             Self::Seconds => digits(text)?.checked_mul(MICROS_PER_SECOND),
             Self::Millis => digits(text)?.checked_mul(1000),
+            Self::SecondsOrMillis if text.len() >= MILLIS_DIGITS_MIN => Self::Millis.read(text),
+            Self::SecondsOrMillis => Self::Seconds.read(text),
             Self::Iso8601 => iso(std::str::from_utf8(text).ok()?),
             Self::Auto => auto(text),
         }
@@ -50,7 +59,7 @@ impl Unit {
     /// `micros` as this unit writes it.
     pub fn write(self, micros: i64) -> String {
         match self {
-            Self::Seconds | Self::Auto => (micros / MICROS_PER_SECOND).to_string(),
+            Self::Seconds | Self::SecondsOrMillis | Self::Auto => (micros / MICROS_PER_SECOND).to_string(),
             Self::Millis => (micros / 1000).to_string(),
             Self::Iso8601 => iso_text(micros),
         }
@@ -86,8 +95,7 @@ fn auto(text: &[u8]) -> Option<i64> {
         if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
-        // Milliseconds have had twelve digits and more since 1973, seconds will not for 29,000 years.
-        if whole.len() >= 12 {
+        if whole.len() >= MILLIS_DIGITS_MIN {
             return number.checked_mul(1000);
         }
         let micros: i64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;

@@ -254,7 +254,7 @@ fn check_equal(context: &Context<'_, '_>, scheme: &Scheme) -> Result<(), Rejecti
 
 /// SHA-256 of the signed content, the secret's place left empty; of the body where nothing is signed.
 fn signed_digest(context: &Context<'_, '_>, scheme: &Scheme) -> Result<[u8; 32], Rejection> {
-    let context = Context { secret: None, ..*context };
+    let context = Context { secret: Some(&[]), ..*context };
     let mut running = Running::plain(Hash::Sha256);
     match &scheme.signed {
         Some(signed) => context.feed(signed, &mut |bytes| running.update(bytes)).map_err(refusal)?,

@@ -173,7 +173,7 @@ impl Builder<'_> {
         let from = given(spec.timestamp.from.as_ref())?;
         let unit_name = given(spec.timestamp.unit.as_ref()).unwrap_or("s");
         let key = format!("scheme[{at}].timestamp");
-        self.one_of(&format!("{key}.unit"), unit_name, &["s", "ms", "iso8601"]);
+        self.one_of(&format!("{key}.unit"), unit_name, &["s", "ms", "s-or-ms", "iso8601"]);
         let from = self.expr(&format!("{key}.from"), from)?;
         let in_body = from.any(|term| matches!(term, Term::Json(_) | Term::Form(_)));
         let covered = |signed: &Expr| {

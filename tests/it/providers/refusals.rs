@@ -248,30 +248,6 @@ fn w032_no_refusal_holds_the_right_signature() {
     assert!(rig.inlet.reply_refused(rejection.code).body.is_empty());
 }
 
-/// W-034, W-043, W-160: any live secret may match, which one is known, and none counts outside its time.
-#[test]
-fn w034_w043_w160_several_secrets_each_in_its_time() {
-    let signed_by = |secret: &str| Rig::with("stripe", &[secret]).sign("charge.succeeded");
-    let mut old = secret("old", "whsec_old");
-    old.not_after = Some(NOW + 10);
-    let mut new = secret("new", "whsec_new");
-    new.not_before = Some(NOW - 10);
-    let rig = Rig::bound("stripe", settings(vec![old, new]));
-    for label in ["old", "new"] {
-        let request = signed_by(&format!("whsec_{label}"));
-        assert_eq!(rig.verified(&request).verified_by.secret, label);
-    }
-    let code = |secret: &str, at: i64| rig.receive_at(&signed_by(secret), at).err().map(|rejection| rejection.code);
-    assert_eq!(code("whsec_old", NOW + 9), None);
-    assert_eq!(code("whsec_old", NOW + 10), Some(RejectionCode::BadSignature));
-    assert_eq!(code("whsec_new", NOW - 11), Some(RejectionCode::BadSignature));
-    let mut gone = secret("gone", "whsec_gone");
-    gone.not_after = Some(NOW);
-    let rig = Rig::bound("stripe", settings(vec![gone]));
-    assert_eq!(rig.code(&signed_by("whsec_gone")), RejectionCode::NoSecret);
-    assert_eq!(rig.inlet.reply_refused(RejectionCode::NoSecret).status, 503);
-}
-
 /// W-035, V10: lists with rotated and unknown versions.
 #[test]
 fn w035_lists_of_signatures() {
@@ -303,76 +279,6 @@ fn standard_webhooks_ids_have_no_dot() {
     let rig = Rig::new("standard-webhooks");
     let request = SignRequest { id: "a.1", ..rig.request() };
     assert!(rig.inlet.sign(&request).is_err());
-}
-
-/// W-037, W-038, W-040, V17: what is no secret never opens a source.
-#[test]
-fn w038_v17_empty_blank_and_undecodable_secrets_refuse_to_bind() {
-    let reason = |name: &str, value: &str| {
-        let settings =
-            SourceSettings { params: definition(name).example_params(), ..settings(vec![secret("s", value)]) };
-        let errors = definition(name).bind(settings).err().unwrap_or_else(|| panic!("{name} took `{value}`"));
-        errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-    };
-    for name in Catalog::embedded().names().filter(|name| *name != "mollie-classic") {
-        for blank in ["", " ", "\n", "\t \r\n"] {
-            assert!(reason(name, blank).contains("blank"), "{name}");
-        }
-        assert!(definition(name).bind(settings(Vec::new())).is_err(), "{name}");
-    }
-    for bad in ["whsec_!!!!", "whsec_", "whsec_A", "whpk_AAAA", "whpk_", "whsec_ QUJD"] {
-        assert!(!reason("standard-webhooks", bad).is_empty());
-    }
-    assert!(reason("adyen", "not hex").contains("hex"));
-    assert!(reason("sendgrid", "AAAA").contains("public key"));
-    assert!(reason("discord", "abcd").contains("Ed25519"));
-    assert!(reason("hepsiburada", "no-colon").contains("user:password"));
-    let errors = definition("mollie-classic").bind(settings(vec![secret("s", "x")])).err().expect("refused");
-    assert!(errors[0].reason.contains("signs nothing"));
-}
-
-/// W-040, W-041: the secret's bytes count as they are.
-#[test]
-fn w040_w041_secrets_are_byte_exact() {
-    let body = bytes(UGLY);
-    let headers = [("X-Hub-Signature-256", "sha256=3deb50f937dce9c6e2d35de0112a0f302c3b0421bc5437d67fca62c4146f7556")];
-    let request = raw("POST", &headers, body);
-    assert_eq!(Rig::with("github", &["test_secret\n"]).code(&request), RejectionCode::BadSignature);
-    let odd = Rig::with("github", &["ab+/c=&x"]);
-    odd.verified(&odd.sign("push"));
-}
-
-#[test]
-fn settings_are_checked_all_at_once() {
-    let mut wrong = settings(vec![secret("a", ""), secret("a", "x")]);
-    wrong.params = params(&[("merchant_sald", "x")]);
-    wrong.tolerance = Some(std::time::Duration::from_secs(60));
-    let errors = definition("paytr").bind(wrong).err().expect("refused");
-    let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    for part in [
-        "did you mean `merchant_salt`",
-        "params.merchant_salt: is missing",
-        "blank",
-        "is there already",
-        "signs no time",
-    ] {
-        assert!(text.contains(part), "{part} in\n{text}");
-    }
-    let four = ["a", "b", "c", "d"].map(|label| secret(label, label)).into_iter().collect();
-    let errors = definition("github").bind(settings(four)).err().expect("refused");
-    assert!(errors[0].reason.contains("more than 3"));
-}
-
-#[test]
-fn generic_sources_state_their_identity_or_refuse() {
-    for name in ["hmac", "token", "basic"] {
-        let errors = definition(name).bind(settings(vec![secret("s", "user:password")])).err().expect(name);
-        assert!(errors.iter().any(|error| error.key == "params.id"), "{name}: {errors:?}");
-        let mut bad = settings(vec![secret("s", "user:password")]);
-        bad.params = params(&[("id", "jason:/id")]);
-        let errors = definition(name).bind(bad).err().expect(name);
-        assert!(errors.iter().any(|error| error.reason.contains("did you mean `json`")), "{name}: {errors:?}");
-    }
 }
 
 /// W-049: authentic-looking without a proof.
@@ -421,6 +327,8 @@ fn a_signed_get_carries_no_body() {
     assert_eq!(rig.code(&form), RejectionCode::MissingSignature);
     let named = header(&form, "content-type", b"application/x-www-form-urlencoded");
     assert_eq!(rig.code(&named), RejectionCode::BadSignature);
+    let many = SignedRequest { body: "a=1&".repeat(5000).into(), ..named.clone() };
+    assert_eq!(rig.code(&many), RejectionCode::MalformedSignature);
     let posted = SignedRequest { method: http::Method::POST, ..named };
     assert_eq!(rig.code(&posted), RejectionCode::BadSignature);
 }
@@ -508,21 +416,6 @@ fn w131_adyen_items_stand_alone() {
 }
 
 #[test]
-fn adyen_basic_authentication_is_a_second_lock_where_it_is_set() {
-    let key = "00112233445566778899AABBCCDDEEFF00112233445566778899AABBCCDDEEFF";
-    let request = Rig::with("adyen", &[key]).sign("AUTHORISATION");
-    let mut locked = settings(vec![secret("s", key)]);
-    locked.params = params(&[("basic_auth", "user:password")]);
-    let rig = Rig::bound("adyen", locked);
-    assert_eq!(rig.code(&request), RejectionCode::MissingSignature);
-    rig.verified(&header(&request, "authorization", b"Basic dXNlcjpwYXNzd29yZA=="));
-    assert_eq!(
-        rig.code(&header(&request, "authorization", b"Basic dXNlcjpwYXNzd29yZQ==")),
-        RejectionCode::BadSignature
-    );
-}
-
-#[test]
 fn trendyol_takes_the_kind_of_proof_that_its_secret_is() {
     let key = Rig::with("trendyol", &["tr-api-key-1"]);
     let body = r#"{"shipmentPackageId":1,"status":"Created"}"#;
@@ -544,60 +437,4 @@ fn methods_suffixes_and_paths_are_held_to_the_file() {
     request.suffix = Some("more".to_owned());
     assert_eq!(rig.code(&request), RejectionCode::Suffix);
     assert!(Rig::new("hepsiburada").inlet.takes_suffix());
-}
-
-/// W-161: the account is the path's and the matching secret's; the body only may disagree.
-#[test]
-fn w161_an_account_is_bound_to_its_secret() {
-    let of = |label: &str, value: &str| {
-        let mut secret = secret(label, value);
-        secret.params = params(&[("account", label)]);
-        secret
-    };
-    let rig = Rig::bound("stripe", settings(vec![of("A", "whsec_a"), of("B", "whsec_b")]));
-    let body = r#"{"id":"evt_1","account":"B","type":"x"}"#;
-    let request = Rig::with("stripe", &["whsec_a"]).sign_body(body);
-    let at_path = |account: &str| {
-        let inbound = makbuz::provider::Inbound { path_account: Some(account), ..inbound(&request, URL) };
-        rig.inlet.receive(&inbound)
-    };
-    let Ok(makbuz::provider::Received::Events(verified)) = at_path("A") else { panic!("refused") };
-    let event = &verified.events[0];
-    assert_eq!((&*event.account, event.hold), ("A", Some(makbuz::model::receipt::HoldReason::AccountMismatch)));
-    assert_eq!(at_path("B").err().map(|rejection| rejection.code), Some(RejectionCode::BadSignature));
-    assert_eq!(at_path("C").err().map(|rejection| rejection.code), Some(RejectionCode::UnknownAccount));
-    let unbound = rig.event(&request);
-    assert_eq!((&*unbound.account, unbound.hold), ("A", Some(makbuz::model::receipt::HoldReason::AccountMismatch)));
-}
-
-#[test]
-fn a_wider_window_is_flagged_and_a_strict_one_caps_it() {
-    let mut wide = settings(vec![secret("s", "whsec_test")]);
-    wide.tolerance = Some(std::time::Duration::from_secs(3600));
-    let rig = Rig::bound("stripe", wide);
-    let request = rig.sign("charge.succeeded");
-    let Ok(makbuz::provider::Received::Events(late)) = rig.receive_at(&request, NOW + 3_000_000_000) else {
-        panic!("refused")
-    };
-    assert!(late.outside_window && late.events[0].flags.contains(&makbuz::model::receipt::Flag::OutsideWindow));
-    assert!(!rig.verified(&request).outside_window);
-    let mut strict = settings(vec![secret("s", "whsec_test")]);
-    strict.tolerance = Some(std::time::Duration::from_secs(3600));
-    strict.window_strict = true;
-    let rig = Rig::bound("stripe", strict);
-    assert_eq!(
-        rig.receive_at(&request, NOW + 3_000_000_000).err().map(|rejection| rejection.code),
-        Some(RejectionCode::Stale)
-    );
-}
-
-#[test]
-fn credentials_are_never_among_the_kept_headers() {
-    for name in Catalog::embedded().names() {
-        let kept = Rig::new(name).inlet.kept_headers().to_vec();
-        assert!(kept.iter().any(|name| name == "content-type"), "{name}");
-        for credential in ["authorization", "x-api-key", "cookie", "x-hub-signature-256", "stripe-signature"] {
-            assert!(!kept.iter().any(|name| name == credential), "{name} keeps {credential}");
-        }
-    }
 }
