@@ -4,9 +4,9 @@
 pub mod committer;
 pub mod error;
 pub mod intake;
-pub mod outbox;
 pub mod jobs;
 pub mod migrate;
+pub mod outbox;
 pub mod postgres;
 pub mod sqlite;
 pub mod tx;
@@ -41,10 +41,17 @@ impl<T: Intake + Outbox + Jobs + Archive + Upkeep> Store for T {}
 pub trait Intake: Send + Sync + 'static {
     /// Queues one delivery for the next group commit. The answer comes after COMMIT, or as an error; dropping the
     /// receiver changes nothing for the commit. Fails at once with [`StoreError::Busy`] when the queue is full.
-    fn submit(&self, delivery: NewDelivery) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError>;
+    fn submit(
+        &self,
+        delivery: NewDelivery,
+    ) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError>;
 
     /// Writes refused requests to the quarantine and trims it to its bounds; outside every request's path.
-    async fn record_rejections(&self, rejections: Vec<NewRejection>, bounds: QuarantineBounds) -> Result<(), StoreError>;
+    async fn record_rejections(
+        &self,
+        rejections: Vec<NewRejection>,
+        bounds: QuarantineBounds,
+    ) -> Result<(), StoreError>;
 
     /// What `/readyz` says: an error means that intake answers 503 now.
     async fn ready(&self) -> Result<(), StoreError>;
@@ -89,10 +96,18 @@ pub trait Outbox: Send + Sync + 'static {
 #[async_trait]
 pub trait Jobs: Send + Sync + 'static {
     /// Applies reports in order; each gets its own verdict. Tokens are checked by the caller.
-    async fn record_outcomes(&self, reports: Vec<OutcomeReport>, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<OutcomeVerdict>, StoreError>;
+    async fn record_outcomes(
+        &self,
+        reports: Vec<OutcomeReport>,
+        subscriptions: Arc<SubscriptionSet>,
+    ) -> Result<Vec<OutcomeVerdict>, StoreError>;
 
     /// Leases due `pull` jobs of one subscription, oldest first: begins their attempts.
-    async fn claim_jobs(&self, claim: ClaimRequest, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<ClaimedJob>, StoreError>;
+    async fn claim_jobs(
+        &self,
+        claim: ClaimRequest,
+        subscriptions: Arc<SubscriptionSet>,
+    ) -> Result<Vec<ClaimedJob>, StoreError>;
 
     /// Moves a running attempt's lease to now + `lease`; refused when it is no longer the one that runs.
     async fn extend_lease(&self, job: &JobKey, attempt: i32, lease: Duration) -> Result<(), StoreError>;
@@ -105,10 +120,21 @@ pub trait Jobs: Send + Sync + 'static {
 
     /// Publishes again, with the same attempt number, queued jobs of `subscription` that have no outbox row and were
     /// handed out before `older_than` ago; after `times` such attempts the job goes to review `no_outcome`.
-    async fn republish_lost(&self, subscription: &str, older_than: Duration, times: u32, limit: u32) -> Result<u32, StoreError>;
+    async fn republish_lost(
+        &self,
+        subscription: &str,
+        older_than: Duration,
+        times: u32,
+        limit: u32,
+    ) -> Result<u32, StoreError>;
 
     /// Arms jobs again that a person, or routing that came back, wants run; each gets its verdict.
-    async fn replay(&self, jobs: &[JobKey], replay: ReplayRequest, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<ReplayVerdict>, StoreError>;
+    async fn replay(
+        &self,
+        jobs: &[JobKey],
+        replay: ReplayRequest,
+        subscriptions: Arc<SubscriptionSet>,
+    ) -> Result<Vec<ReplayVerdict>, StoreError>;
 
     /// Closes a job in review unprocessed.
     async fn dismiss(&self, job: &JobKey, actor: &str, why: &str) -> Result<(), StoreError>;

@@ -58,7 +58,11 @@ pub(super) fn receipt(row: &SqliteRow) -> Result<Receipt, StoreError> {
     let verified_by: Option<String> = get(row, "verified_by")?;
     Ok(Receipt {
         id: ReceiptId(get(row, "id")?),
-        key: EventKey { provider: get(row, "provider")?, account: get(row, "account")?, event_id: get(row, "event_id")? },
+        key: EventKey {
+            provider: get(row, "provider")?,
+            account: get(row, "account")?,
+            event_id: get(row, "event_id")?,
+        },
         provider_ref: get(row, "provider_ref")?,
         mode: Mode::parse(get(row, "mode")?),
         source: get(row, "source")?,

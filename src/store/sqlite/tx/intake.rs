@@ -13,7 +13,11 @@ use crate::store::sqlite::connection::failure;
 use crate::store::sqlite::rows::{ReceiptIn, hexed, json};
 use crate::store::tx::{IntakeRows, PayloadRow};
 
-pub(super) async fn insert(conn: &mut SqliteConnection, rows: &IntakeRows, now: i64) -> Result<Vec<ReceiptId>, StoreError> {
+pub(super) async fn insert(
+    conn: &mut SqliteConnection,
+    rows: &IntakeRows,
+    now: i64,
+) -> Result<Vec<ReceiptId>, StoreError> {
     let new = insert_receipts(conn, rows).await?;
     if new.is_empty() {
         return Ok(new);

@@ -15,7 +15,10 @@ use crate::store::sqlite::connection::failure;
 use crate::store::sqlite::rows::{self, JobIn, hexed, ids_json, job_columns, json, keys_json};
 use crate::store::tx::{JobWrites, OutboxRow, Written};
 
-pub(in crate::store::sqlite) async fn by_key(conn: &mut SqliteConnection, keys: &[JobKey]) -> Result<Vec<Job>, StoreError> {
+pub(in crate::store::sqlite) async fn by_key(
+    conn: &mut SqliteConnection,
+    keys: &[JobKey],
+) -> Result<Vec<Job>, StoreError> {
     let found = sqlx::query(concat!(
         "-- jobs_by_key\nSELECT ",
         job_columns!(),
@@ -101,7 +104,11 @@ pub(super) async fn insert(conn: &mut SqliteConnection, jobs: &[&Job]) -> Result
 }
 
 /// Writes hand-overs.
-pub(super) async fn insert_outbox(conn: &mut SqliteConnection, rows: &[&OutboxRow], now: i64) -> Result<(), StoreError> {
+pub(super) async fn insert_outbox(
+    conn: &mut SqliteConnection,
+    rows: &[&OutboxRow],
+    now: i64,
+) -> Result<(), StoreError> {
     #[derive(Serialize)]
     struct OutboxIn<'a> {
         id: String,
