@@ -20,6 +20,7 @@ pub async fn fresh_store() -> (Arc<dyn Store>, Harness) {
     let backend = Postgres {
         database: TestDatabase::create().await,
         offset: Arc::default(),
+        began_at: SystemClock.now(),
         random: Arc::new(SeededRandom::new(seed())),
         open: Mutex::default(),
     };
@@ -31,6 +32,8 @@ struct Postgres {
     database: TestDatabase,
     /// What has passed for the store beside the server's own time.
     offset: Arc<AtomicI64>,
+    /// The suite's clock stands still but for what it lets pass; the server's goes on, a few milliseconds ahead.
+    began_at: i64,
     random: Arc<SeededRandom>,
     open: Mutex<Option<Arc<PostgresStore>>>,
 }
@@ -42,7 +45,10 @@ impl Postgres {
         let store = PostgresStore::open(config, self.random.clone());
         let started = Instant::now();
         while let Err(error) = store.ready().await {
-            assert!(Instant::now().duration_since(started) < Duration::from_secs(20), "the store does not open: {error}");
+            assert!(
+                Instant::now().duration_since(started) < Duration::from_secs(20),
+                "the store does not open: {error}"
+            );
             sleep(Duration::from_millis(5)).await;
         }
         *self.open.lock().unwrap() = Some(store.clone());
@@ -60,7 +66,7 @@ impl Postgres {
 #[async_trait]
 impl Backend for Postgres {
     fn now(&self) -> i64 {
-        SystemClock.now() + self.offset.load(Ordering::SeqCst)
+        self.began_at + self.offset.load(Ordering::SeqCst)
     }
 
     async fn pass(&self, span: Duration) {
@@ -71,6 +77,10 @@ impl Backend for Postgres {
         let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(&mut self.database.connect().await).await;
         // As text, whatever kind of number it is.
         row.unwrap_or_else(|error| panic!("{sql}: {error}")).try_get_unchecked(0).expect("a number")
+    }
+
+    async fn bodies(&self) -> i64 {
+        self.number("SELECT (SELECT count(*) FROM payloads) + (SELECT count(*) FROM payloads_kept)").await
     }
 
     async fn execute(&self, sql: &'static str) -> Result<(), String> {
