@@ -7,6 +7,7 @@ pub mod intake;
 pub mod jobs;
 pub mod migrate;
 pub mod outbox;
+pub mod postgres;
 pub mod sqlite;
 pub mod tx;
 

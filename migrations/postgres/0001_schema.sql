@@ -109,7 +109,9 @@ CREATE TABLE jobs (
     CHECK (state <> 'queued' OR handed_at IS NOT NULL)
 ) WITH (fillfactor = 85);
 CREATE INDEX jobs_live ON jobs (subscription, receipt_id) WHERE state IN ('pending', 'queued', 'running', 'retrying');
-CREATE INDEX jobs_due ON jobs (subscription, next_attempt_at) WHERE state IN ('pending', 'retrying');
+-- Two short looks for what is due: fresh jobs by receipt, retries by their time.
+CREATE INDEX jobs_pending ON jobs (subscription, receipt_id) WHERE state = 'pending';
+CREATE INDEX jobs_retrying ON jobs (subscription, next_attempt_at) WHERE state = 'retrying';
 CREATE INDEX jobs_leased ON jobs (leased_until) WHERE leased_until IS NOT NULL;
 CREATE INDEX jobs_queued ON jobs (subscription, handed_at) WHERE state = 'queued';
 CREATE INDEX jobs_review ON jobs (subscription, receipt_id) WHERE state = 'review';
@@ -150,7 +152,8 @@ CREATE TABLE outbox (
     next_at      bigint NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
-CREATE INDEX outbox_shard ON outbox (shard, id);
+-- By lane: a subscription that stands still is stepped over, however many of its rows wait.
+CREATE INDEX outbox_lane ON outbox (shard, subscription, next_at);
 CREATE INDEX outbox_job ON outbox (receipt_id, subscription);
 
 CREATE TABLE shards (
@@ -177,6 +180,7 @@ CREATE TABLE job_counts (
 CREATE TABLE rejections (
     id      uuid PRIMARY KEY,
     at      bigint NOT NULL,
+    bytes   bigint NOT NULL,
     source  text NOT NULL,
     code    text NOT NULL,
     detail  text NOT NULL,
@@ -186,7 +190,8 @@ CREATE TABLE rejections (
     headers text NOT NULL,
     body    bytea NOT NULL
 );
-CREATE INDEX rejections_at ON rejections (at);
+-- Holds all that trimming looks at.
+CREATE INDEX rejections_at ON rejections (at, id, bytes);
 
 CREATE TABLE operations (
     machine    text COLLATE "C" NOT NULL,
@@ -232,8 +237,6 @@ CREATE TABLE settings (
     name  text COLLATE "C" PRIMARY KEY,
     value bytea NOT NULL
 );
--- The oldest binary's schema number that may run on this schema.
-INSERT INTO settings (name, value) VALUES ('schema_min_binary', '1');
 
 CREATE TABLE audit (
     id      uuid PRIMARY KEY,

@@ -126,6 +126,17 @@ impl IntakeQueue {
         }
     }
 
+    /// Everything that waits, for a store that cannot commit it: the caller answers.
+    pub fn drain(&self) -> Vec<Waiting> {
+        let mut state = self.lock();
+        (state.events, state.bytes) = (0, 0);
+        state.waiting.drain(..).collect()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// No more deliveries; those that wait are still taken.
     pub fn close(&self) {
         self.lock().closed = true;

@@ -51,3 +51,6 @@ fn outbox_row(job: &Job, lane: Lane, trigger: Trigger, due_in: i64, now: i64, ra
         due_in,
     }
 }
+
+#[cfg(test)]
+mod tests;

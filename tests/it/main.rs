@@ -4,6 +4,7 @@ mod support;
 
 mod edge;
 mod jobs;
+mod postgres;
 mod providers;
 mod relay;
 mod store;

@@ -1,0 +1,486 @@
+//! The loop that empties the outbox: keeps its shards, takes rows from the table and from memory, hands them to the
+//! publisher, and deletes each by id after its own confirm. `step` does what is due and never waits for the broker; while
+//! one batch is on its way the next is read. What it asks for is "what is still there", never "after the last one".
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::lanes::{Lanes, Probe, Trouble};
+use super::message::{Message, MessageConfig, compose};
+use super::publisher::{self, PublisherHandle};
+use super::shards::Shards;
+use super::verdict::RowResult;
+use super::{Parts, RelayConfig, Stop};
+use crate::amqp::{Broker, BrokerState};
+use crate::clock::micros;
+use crate::metrics::{self, PublishResult};
+use crate::model::attempt::Trigger;
+use crate::model::id::OutboxId;
+use crate::model::job::{JobKey, JobReason, JobState, Lane};
+use crate::model::subscription::{CompletesOn, Target};
+use crate::store::{ConfirmedRow, HandOver, JobQuery, OutboxMessage, OutboxQuery, ReplayRequest};
+
+/// Hand-overs whose first return is remembered; past it the oldest news is forgotten, and their hour begins anew.
+const RETURNED_MAX: usize = 4096;
+/// How many hand-overs the `unrouted` consumer may report before the relay has heard them; more are only hints lost.
+const UNROUTED_NEWS_MAX: usize = 1024;
+/// Wait before a store call that failed is made again.
+const STORE_RETRY: Duration = Duration::from_millis(250);
+
+/// One relay. See [`super::run`] for the whole stage.
+pub struct Relay {
+    config: RelayConfig,
+    message: MessageConfig,
+    parts: Parts,
+    broker: watch::Receiver<BrokerState>,
+    publisher: PublisherHandle<OutboxMessage>,
+    unrouted: (mpsc::Sender<HandOver>, mpsc::Receiver<HandOver>),
+    shards: Shards,
+    lanes: Lanes,
+    in_flight: usize,
+    finished: Vec<Vec<(OutboxMessage, RowResult)>>,
+    /// Confirmed rows that are still in the table.
+    undeleted: Vec<ConfirmedRow>,
+    given_up: Vec<(OutboxId, JobReason)>,
+    pushed_back: Vec<(OutboxId, HandOver)>,
+    store_retry_at: Instant,
+    /// When a hand-over came back for the first time, UTC microseconds.
+    returned: HashMap<(JobKey, i32), i64>,
+    look_at: Instant,
+    rearm_at: Instant,
+    status_at: Instant,
+}
+
+impl Relay {
+    pub fn new(config: RelayConfig, message: MessageConfig, parts: Parts, broker: &Broker) -> Self {
+        let now = Instant::now();
+        Self {
+            publisher: publisher::start(config.publisher, broker.publish_link(), config.batches_in_flight),
+            shards: Shards::new(config.name.clone(), config.lease, config.renew_every),
+            lanes: Lanes::new(config.probe_every, config.quiet),
+            broker: broker.state(),
+            unrouted: mpsc::channel(UNROUTED_NEWS_MAX),
+            rearm_at: now + config.rearm_every,
+            config,
+            message,
+            parts,
+            in_flight: 0,
+            finished: Vec::new(),
+            undeleted: Vec::new(),
+            given_up: Vec::new(),
+            pushed_back: Vec::new(),
+            store_retry_at: now,
+            returned: HashMap::new(),
+            look_at: now,
+            status_at: now,
+        }
+    }
+
+    /// Where the `unrouted` consumer says what came back, once it is in the outbox again.
+    pub(crate) fn unrouted(&self) -> mpsc::Sender<HandOver> {
+        self.unrouted.0.clone()
+    }
+
+    /// Steps until it is stopped; then finishes what is in flight and gives its shards back.
+    pub async fn run(mut self, stop: Stop) {
+        while !stop.soft.is_cancelled() && !stop.hard.is_cancelled() {
+            if !self.step().await {
+                tokio::select! {
+                    () = self.wait() => {}
+                    () = stop.soft.cancelled() => {}
+                    () = stop.hard.cancelled() => {}
+                }
+            }
+        }
+        self.parts.held.close();
+        self.finish(&stop).await;
+    }
+
+    /// Does what is due; says whether more may be due at once.
+    pub async fn step(&mut self) -> bool {
+        self.shards.keep(&*self.parts.outbox, &self.parts.held).await;
+        self.hear();
+        self.settle_store().await;
+        self.shards.let_leave(&*self.parts.outbox, &self.parts.held).await;
+        let sent = if self.may_publish() { self.probe().await | self.fill().await } else { false };
+        self.rearm().await;
+        self.report().await;
+        sent || !self.finished.is_empty()
+    }
+
+    /// Waits until something may be due.
+    pub async fn wait(&mut self) {
+        let ready = self.may_publish();
+        let mut until = self.shards.renew_at().min(self.status_at);
+        if ready {
+            until = self.lanes.next_at().into_iter().chain([self.look_at, until]).min().unwrap_or(until);
+        }
+        if self.has_store_work() {
+            until = until.min(self.store_retry_at);
+        }
+        tokio::select! {
+            done = self.publisher.done.recv() => self.finished.extend(done),
+            back = self.unrouted.1.recv() => self.note_unrouted(back),
+            () = self.parts.held.arrived.notified(), if ready => {}
+            _ = self.broker.changed() => {}
+            () = sleep_until(until) => {}
+        }
+    }
+
+    async fn finish(&mut self, stop: &Stop) {
+        while (self.in_flight > 0 || self.has_store_work()) && !stop.hard.is_cancelled() {
+            self.hear();
+            self.settle_store().await;
+            if self.in_flight > 0 || self.has_store_work() {
+                tokio::select! {
+                    () = self.wait() => {}
+                    () = stop.hard.cancelled() => {}
+                }
+                self.shards.keep(&*self.parts.outbox, &self.parts.held).await;
+            }
+        }
+        self.shards.release_all(&*self.parts.outbox).await;
+    }
+
+    fn may_publish(&self) -> bool {
+        self.broker.borrow().takes_publishes()
+            && self.in_flight < self.config.batches_in_flight
+            && self.undeleted.len() < self.config.undeleted_max
+            && !self.shards.active(Instant::now()).is_empty()
+    }
+
+    // === what came back ===
+
+    /// Takes in finished batches and news of unrouted messages.
+    fn hear(&mut self) {
+        while let Ok(done) = self.publisher.done.try_recv() {
+            self.finished.push(done);
+        }
+        while let Ok(back) = self.unrouted.1.try_recv() {
+            self.note_unrouted(Some(back));
+        }
+        for batch in std::mem::take(&mut self.finished) {
+            self.in_flight -= 1;
+            self.take_results(batch);
+        }
+        self.parts.held.set_waiting(self.lanes.waiting());
+    }
+
+    fn note_unrouted(&mut self, back: Option<HandOver>) {
+        let Some(back) = back else { return };
+        // A slow row waits on its own: its queue's trouble is not that of the fresh one.
+        if back.lane == Lane::Fresh {
+            self.lanes.trouble(&back.key.subscription, Trouble::Unrouted, Instant::now());
+        }
+        if self.returned.len() < RETURNED_MAX {
+            self.returned.entry((back.key, back.attempt)).or_insert_with(|| self.parts.clock.now());
+        }
+    }
+
+    fn take_results(&mut self, batch: Vec<(OutboxMessage, RowResult)>) {
+        let (now, wall) = (Instant::now(), self.parts.clock.now());
+        let mut confirmed = BTreeSet::new();
+        let mut troubled = Vec::new();
+        let mut stay = Vec::new();
+        for (row, result) in batch {
+            let (id, subscription) = (row.id, row.hand_over.key.subscription.clone());
+            match result {
+                RowResult::Confirmed => {
+                    let lag = u64::try_from(wall - row.queued_at).unwrap_or(0);
+                    metrics::publish_lag(Duration::from_micros(lag));
+                    confirmed.insert(subscription);
+                    let completes = self.completes_on_confirm(&row.hand_over);
+                    self.undeleted.push(ConfirmedRow { id, hand_over: row.hand_over, completes });
+                }
+                RowResult::Nacked if row.hand_over.lane == Lane::Slow => self.pushed_back.push((id, row.hand_over)),
+                RowResult::Refused => self.given_up.push((id, JobReason::TooLarge)),
+                RowResult::Nacked | RowResult::Unrouted => {
+                    let trouble = if result == RowResult::Nacked { Trouble::Nacked } else { Trouble::Unrouted };
+                    troubled.push((subscription, trouble));
+                    stay.push(id);
+                }
+                RowResult::Lost | RowResult::Timeout | RowResult::NotSent => stay.push(id),
+            }
+            count(result);
+        }
+        confirmed.iter().for_each(|subscription| self.lanes.confirmed(subscription, now));
+        // After the confirms: a queue that took some and refused others is full.
+        troubled.iter().for_each(|(subscription, trouble)| self.lanes.trouble(subscription, *trouble, now));
+        self.parts.held.let_go(stay.into_iter());
+    }
+
+    fn completes_on_confirm(&self, hand_over: &HandOver) -> bool {
+        let subscription = self.parts.subscriptions.find(&hand_over.key.subscription);
+        subscription.is_some_and(|known| known.completes_on == CompletesOn::Confirm)
+    }
+
+    // === the store ===
+
+    fn has_store_work(&self) -> bool {
+        !(self.undeleted.is_empty() && self.given_up.is_empty() && self.pushed_back.is_empty())
+    }
+
+    /// Deletes what is confirmed, gives up what is refused, and puts slow rows back. What fails is done again later; until
+    /// then the rows stay in hand, so that no look publishes them twice.
+    async fn settle_store(&mut self) {
+        if !self.has_store_work() || Instant::now() < self.store_retry_at {
+            return;
+        }
+        let settled = self.try_settle().await;
+        if let Err(error) = settled {
+            tracing::warn!(error.code = error.code(), error = %error, "the outbox could not be updated");
+            self.store_retry_at = Instant::now() + STORE_RETRY;
+        }
+    }
+
+    async fn try_settle(&mut self) -> Result<(), crate::store::StoreError> {
+        let outbox = Arc::clone(&self.parts.outbox);
+        if !self.undeleted.is_empty() {
+            outbox.delete_outbox(&self.undeleted).await?;
+            self.parts.held.let_go(self.undeleted.drain(..).map(|row| row.id));
+        }
+        for (reason, note) in [
+            (JobReason::TooLarge, "the broker refuses the message"),
+            (JobReason::Unroutable, "no queue took the message"),
+            (JobReason::BodyGone, "the stored body is gone"),
+        ] {
+            let rows: Vec<_> = self.given_up.iter().filter(|(_, of)| *of == reason).map(|(id, _)| *id).collect();
+            if !rows.is_empty() {
+                outbox.give_up_outbox(&rows, reason, note).await?;
+                self.given_up.retain(|(_, of)| *of != reason);
+                self.parts.held.let_go(rows.into_iter());
+            }
+        }
+        if !self.pushed_back.is_empty() {
+            let again: Vec<_> = self.pushed_back.iter().map(|(_, hand_over)| hand_over.clone()).collect();
+            outbox.return_to_outbox(&again, self.config.probe_every).await?;
+            let pushed = self.pushed_back.drain(..);
+            self.undeleted.extend(pushed.map(|(id, hand_over)| ConfirmedRow { id, hand_over, completes: false }));
+        }
+        Ok(())
+    }
+
+    // === what goes out ===
+
+    /// Fills the publisher: a look when it is due, else the fresh rows in memory.
+    async fn fill(&mut self) -> bool {
+        let mut sent = false;
+        while self.may_publish() {
+            let mut rows = Vec::new();
+            if Instant::now() >= self.look_at {
+                rows = self.look().await;
+            }
+            if rows.is_empty() {
+                rows = self.parts.held.take_fresh(self.config.batch_rows_max, self.config.batch_bytes_max);
+            }
+            if rows.is_empty() {
+                break;
+            }
+            self.send(rows);
+            sent = true;
+        }
+        sent
+    }
+
+    async fn look(&mut self) -> Vec<OutboxMessage> {
+        let shards = self.shards.active(Instant::now()).to_vec();
+        let skip_lanes = pairs(&shards, self.lanes.waiting());
+        let limit = self.config.batch_rows_max;
+        let found = self.read(shards, limit, skip_lanes, true).await;
+        let wait = match found.as_ref().map(Vec::len) {
+            Some(rows) if rows >= limit => Duration::ZERO,
+            Some(rows) if rows > 0 => self.config.look_busy,
+            _ => self.config.look_idle,
+        };
+        self.look_at = Instant::now() + wait;
+        found.unwrap_or_default()
+    }
+
+    /// One look at the table; what it finds is held. `None` when the store is away.
+    async fn read(&self, shards: Vec<u8>, limit: usize, skip_lanes: Vec<(u8, String)>, whole: bool) -> Option<Vec<OutboxMessage>> {
+        let skip = self.parts.held.begin_look();
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let query = OutboxQuery { shards, limit, bytes_max: self.config.batch_bytes_max, skip, skip_lanes };
+        match self.parts.outbox.read_outbox(query).await {
+            Ok(rows) => {
+                let drained = whole && rows.is_empty();
+                Some(self.parts.held.end_look(rows, drained))
+            }
+            Err(error) => {
+                self.parts.held.end_look(Vec::new(), false);
+                tracing::warn!(error.code = error.code(), error = %error, "the outbox could not be read");
+                None
+            }
+        }
+    }
+
+    /// Composes and hands over; a row without its body goes to review instead.
+    fn send(&mut self, rows: Vec<OutboxMessage>) {
+        let now = self.parts.clock.now();
+        let mut batch: Vec<(OutboxMessage, Message)> = Vec::with_capacity(rows.len());
+        for row in rows {
+            if row.hand_over.lane == Lane::Slow && self.is_unroutable(&row, now) {
+                self.give_up_unroutable(&row);
+                continue;
+            }
+            let Some(body) = row.body.clone() else {
+                self.given_up.push((row.id, JobReason::BodyGone));
+                continue;
+            };
+            let subscription = self.parts.subscriptions.find(&row.hand_over.key.subscription);
+            let message = compose(&row, &body, subscription.map(|known| &**known), &self.message);
+            batch.push((row, message));
+        }
+        if batch.is_empty() {
+            return;
+        }
+        match self.publisher.batches.try_send(batch) {
+            Ok(()) => self.in_flight += 1,
+            // The publisher's task died with its runtime: the rows are the table's.
+            Err(error) => self.parts.held.let_go(error.into_inner().into_iter().map(|(row, _)| row.id)),
+        }
+    }
+
+    // === subscriptions in trouble ===
+
+    /// Lets a few rows out of each lane whose time has come, and gives up what has waited for a queue too long.
+    async fn probe(&mut self) -> bool {
+        let mut out = Vec::new();
+        for probe in self.lanes.due(Instant::now()) {
+            let rows = self.read_lane(&probe).await;
+            if rows.is_empty() {
+                self.lanes.nothing_to_probe(&probe.subscription);
+            }
+            out.extend(rows);
+        }
+        let sent = !out.is_empty();
+        if sent {
+            self.send(out);
+        }
+        sent
+    }
+
+    async fn read_lane(&mut self, probe: &Probe) -> Vec<OutboxMessage> {
+        let shards = self.shards.active(Instant::now()).to_vec();
+        let configured = self.parts.subscriptions.iter().map(|known| known.name.as_str());
+        let others: BTreeSet<&str> = configured.chain(self.lanes.waiting()).filter(|name| *name != probe.subscription).collect();
+        let skip_lanes = pairs(&shards, others.into_iter());
+        let expired = probe.trouble == Trouble::Unrouted && probe.for_ >= self.config.unroutable_after;
+        let wanted = usize::try_from(probe.rows).unwrap_or(usize::MAX).min(self.config.batch_rows_max);
+        let limit = if expired { self.config.batch_rows_max } else { wanted };
+        let found = self.read(shards, limit, skip_lanes, false).await.unwrap_or_default();
+        let (mut mine, others): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|row| row.hand_over.key.subscription == probe.subscription);
+        self.parts.held.let_go(others.iter().map(|row| row.id));
+        if expired {
+            let now = self.parts.clock.now();
+            let (old, young): (Vec<_>, Vec<_>) = mine.into_iter().partition(|row| self.is_unroutable(row, now));
+            old.iter().for_each(|row| self.give_up_unroutable(row));
+            mine = young;
+        }
+        let back = mine.split_off(wanted.min(mine.len()));
+        self.parts.held.let_go(back.iter().map(|row| row.id));
+        mine
+    }
+
+    /// Whether the row has waited for a queue as long as it may. A row that came back is a new row: what counts is its
+    /// first return, and for a first attempt the event's arrival.
+    fn is_unroutable(&self, row: &OutboxMessage, now: i64) -> bool {
+        let came_back = self.returned.get(&(row.hand_over.key.clone(), row.hand_over.attempt)).copied();
+        let waits_since = match row.hand_over.lane {
+            Lane::Slow => came_back,
+            Lane::Fresh => {
+                let first = (row.hand_over.trigger == Trigger::First).then_some(row.receipt.received_at);
+                [Some(row.queued_at), came_back, first].into_iter().flatten().min()
+            }
+        };
+        waits_since.is_some_and(|since| now.saturating_sub(since) >= micros(self.config.unroutable_after))
+    }
+
+    fn give_up_unroutable(&mut self, row: &OutboxMessage) {
+        self.returned.remove(&(row.hand_over.key.clone(), row.hand_over.attempt));
+        self.given_up.push((row.id, JobReason::Unroutable));
+    }
+
+    /// Arms jobs again that are in review only because no queue took them: one to find out, all once routing is proven.
+    /// It is a replay and not a return to the outbox, because a job in review has moved on from its attempt.
+    async fn rearm(&mut self) {
+        let now = Instant::now();
+        if now < self.rearm_at || !self.may_publish() {
+            return;
+        }
+        self.rearm_at = now + self.config.rearm_every;
+        let subscriptions = Arc::clone(&self.parts.subscriptions);
+        for subscription in subscriptions.iter().filter(|known| known.target == Target::Amqp) {
+            let limit = self.lanes.rearmable(&subscription.name, now);
+            if limit > 0 && self.rearm_some(&subscription.name, limit).await >= self.config.batch_rows_max {
+                self.rearm_at = now;
+            }
+        }
+        let lanes = &self.lanes;
+        self.returned.retain(|(key, _), since| {
+            let recent = self.parts.clock.now().saturating_sub(*since) < 2 * micros(self.config.unroutable_after);
+            recent || lanes.waits(&key.subscription)
+        });
+    }
+
+    async fn rearm_some(&mut self, subscription: &str, limit: u32) -> usize {
+        let query = JobQuery {
+            subscription: Some(subscription.to_owned()),
+            state: Some(JobState::Review),
+            reason: Some(JobReason::Unroutable),
+            before: None,
+            limit,
+        };
+        let found = match self.parts.archive.jobs(query).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(error.code = error.code(), error = %error, "jobs in review could not be read");
+                return 0;
+            }
+        };
+        if found.is_empty() {
+            self.lanes.forget_idle(subscription);
+            return 0;
+        }
+        let keys: Vec<JobKey> = found.into_iter().map(|job| job.key).collect();
+        let replay = ReplayRequest { trigger: Trigger::Redrive, actor: "relay".to_owned(), why: None };
+        tracing::info!(subscription, jobs = keys.len(), "unroutable jobs are armed again");
+        if let Err(error) = self.parts.jobs.replay(&keys, replay, Arc::clone(&self.parts.subscriptions)).await {
+            tracing::warn!(error.code = error.code(), error = %error, "unroutable jobs could not be armed again");
+            return 0;
+        }
+        keys.len()
+    }
+
+    async fn report(&mut self) {
+        let now = Instant::now();
+        if now < self.status_at {
+            return;
+        }
+        self.status_at = now + self.config.status_every;
+        if let Ok(status) = self.parts.outbox.outbox_status().await {
+            metrics::outbox(status.depth, status.oldest.unwrap_or_default());
+        }
+    }
+}
+
+fn pairs<'a>(shards: &[u8], subscriptions: impl Iterator<Item = &'a str>) -> Vec<(u8, String)> {
+    subscriptions.flat_map(|name| shards.iter().map(|shard| (*shard, name.to_owned()))).collect()
+}
+
+fn count(result: RowResult) {
+    let result = match result {
+        RowResult::Confirmed => PublishResult::Confirmed,
+        RowResult::Nacked | RowResult::Refused => PublishResult::Nacked,
+        RowResult::Unrouted => PublishResult::Unrouted,
+        RowResult::Lost => PublishResult::Lost,
+        RowResult::Timeout => PublishResult::Timeout,
+        RowResult::NotSent => return,
+    };
+    metrics::publish(result, 1);
+}

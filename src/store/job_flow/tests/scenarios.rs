@@ -1,0 +1,582 @@
+//! The promises of processing, one story each.
+
+use super::*;
+use crate::model::filter::Filter;
+use crate::model::job::{INTAKE, JobReason};
+use crate::model::receipt::HoldReason;
+use crate::store::tx::SubscriptionState;
+use crate::store::{ClaimRequest, ReplayRequest, ReplayVerdict, StoreError};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn amqp() -> World {
+    World::new(vec![subscription("billing", Target::Amqp)])
+}
+
+fn pull() -> World {
+    World::new(vec![subscription("badges", Target::Pull)])
+}
+
+impl World {
+    async fn arm(&mut self, keys: &[JobKey], trigger: Trigger, why: Option<&str>) -> Vec<ReplayVerdict> {
+        let request = ReplayRequest { trigger, actor: "ada".into(), why: why.map(str::to_owned) };
+        replay(&mut self.memory, keys, &request, &self.subscriptions, &self.random).await.expect("replayed")
+    }
+
+    async fn resend(&mut self, key: &JobKey) -> bool {
+        let keys = std::slice::from_ref(key);
+        !rearm_on_redelivery(&mut self.memory, keys, &self.subscriptions, &self.random).await.expect("rearmed").is_empty()
+    }
+
+    async fn claim(&mut self, lease: Duration) -> Vec<crate::store::ClaimedJob> {
+        let claim = ClaimRequest { subscription: "badges".into(), max: 10, lease, consumer: "worker".into() };
+        claim_jobs(&mut self.memory, &claim, &self.subscriptions, &self.random).await.expect("claimed")
+    }
+
+    /// Fails every try until the job waits for a person.
+    async fn exhaust(&mut self, key: &JobKey) {
+        self.confirm_all().await;
+        loop {
+            let attempt = self.memory.job(key).attempt;
+            match self.report(key, attempt, OutcomeKind::Failed).await {
+                OutcomeVerdict::Applied(JobState::Retrying) => self.next_try(key).await,
+                OutcomeVerdict::Applied(JobState::Review) => return,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    async fn delivered(&mut self, subscription: &str) -> JobKey {
+        let receipt = self.deliver().await;
+        key(receipt, subscription)
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_outage_of_an_hour_makes_no_attempt_and_no_review() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.confirm_all().await;
+    for _ in 0..60 {
+        world.advance(Duration::from_secs(60));
+        assert_eq!((world.hand_out().await, world.rescue().await), (0, 0));
+    }
+    assert_eq!(world.memory.job(&job).state, JobState::Queued);
+    assert_eq!(world.memory.job(&job).attempt, 1);
+    assert!(world.memory.attempts(&job).is_empty());
+    assert_eq!(world.report(&job, 1, OutcomeKind::Completed).await, OutcomeVerdict::Applied(JobState::Completed));
+    assert_eq!(world.memory.attempts(&job).len(), 1);
+}
+
+#[tokio::test]
+async fn a_target_that_fails_for_ever_gets_seven_tries_on_the_schedule_and_then_review() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.confirm_all().await;
+    let mut moments = Vec::new();
+    for n in 1..=7 {
+        moments.push((world.memory.now - START) / 1_000_000);
+        let verdict = world.report(&job, n, OutcomeKind::Failed).await;
+        if n < 7 {
+            assert_eq!(verdict, OutcomeVerdict::Applied(JobState::Retrying), "try {n}");
+            assert_eq!(world.hand_out().await, 0, "not before it is due");
+            world.next_try(&job).await;
+        } else {
+            assert_eq!(verdict, OutcomeVerdict::Applied(JobState::Review));
+        }
+    }
+    for (at, base) in moments.iter().zip([0_i64, 5, 35, 155, 755, 4355, 25_955]) {
+        assert!(*at >= base * 110 / 100 && *at <= base * 120 / 100, "try at {at} s, {base} s before jitter");
+    }
+    world.advance(HOUR * 100);
+    assert_eq!(world.hand_out().await, 0, "no eighth");
+    let stored = world.memory.job(&job);
+    assert_eq!((stored.attempt, stored.series_attempts, stored.reason), (7, 7, Some(JobReason::Exhausted)));
+    let history = world.memory.attempts(&job);
+    assert_eq!(history.iter().map(|row| row.attempt).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(history[0].trigger, Trigger::First);
+    assert!(history[1..].iter().all(|row| row.trigger == Trigger::Retry));
+    assert!(history.iter().all(|row| row.outcome == Some(OutcomeKind::Failed) && row.ended_at.is_some()));
+    // From the third retry on, old trouble takes the slow lane.
+    let targets: Vec<&str> = history.iter().map(|row| row.target.as_str()).collect();
+    assert_eq!(targets[..4], ["billing", "billing", "billing", "billing.slow"]);
+}
+
+#[tokio::test]
+async fn a_resend_arms_an_exhausted_job_again_at_most_three_times_a_day() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.exhaust(&job).await;
+    for n in 1..=3 {
+        assert!(world.resend(&job).await, "resend {n}");
+        assert!(!world.resend(&job).await, "already under way: only counted");
+        let stored = world.memory.job(&job).clone();
+        assert_eq!((stored.state, stored.series, stored.series_attempts, stored.rearms), (JobState::Queued, n + 1, 1, n));
+        assert_eq!(world.memory.waiting(&job)[0].trigger, Trigger::Redelivery);
+        // Seven tries take more than seven hours, and this is about one day: the series is cut short.
+        world.memory.jobs.get_mut(&job).expect("there").series_attempts = 7;
+        world.confirm_all().await;
+        let verdict = world.report(&job, stored.attempt, OutcomeKind::Failed).await;
+        assert_eq!(verdict, OutcomeVerdict::Applied(JobState::Review));
+    }
+    assert!(!world.resend(&job).await, "the fourth within 24 h only counts");
+    world.advance(HOUR * 25);
+    assert!(world.resend(&job).await, "a day later it may again");
+}
+
+#[tokio::test]
+async fn a_resend_never_arms_what_a_person_a_guard_or_a_consumer_put_there() {
+    for reason in JobReason::ALL {
+        let mut world = amqp();
+        let receipt = world.receipt();
+        let mut job = world.first_job(receipt, "billing");
+        job.state = JobState::Review;
+        job.reason = Some(reason);
+        let of = job.key.clone();
+        world.add(job, None).await;
+        let expected = matches!(reason, JobReason::Exhausted | JobReason::Unroutable | JobReason::NoOutcome);
+        assert_eq!(world.resend(&of).await, expected, "{reason:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_resend_never_arms_while_paused_retired_switched_off_or_completed() {
+    for held in [SubscriptionState::Paused, SubscriptionState::Retired] {
+        let mut world = amqp();
+        let job = world.delivered("billing").await;
+        world.exhaust(&job).await;
+        world.memory.held_back = vec![("billing".into(), held)];
+        assert!(!world.resend(&job).await, "{held:?}");
+        world.memory.held_back.clear();
+        assert!(world.resend(&job).await);
+    }
+    let mut off = World::new(vec![Subscription { rearm: false, ..subscription("billing", Target::Amqp) }]);
+    let job = off.delivered("billing").await;
+    off.exhaust(&job).await;
+    assert!(!off.resend(&job).await, "rearm = off");
+
+    let mut done = amqp();
+    let job = done.delivered("billing").await;
+    done.report(&job, 1, OutcomeKind::Completed).await;
+    assert!(!done.resend(&job).await, "a resend of a completed event does nothing");
+    assert_eq!(done.memory.job(&job).state, JobState::Completed);
+}
+
+#[tokio::test]
+async fn w_146_a_replay_starts_a_new_series_and_keeps_the_history() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.exhaust(&job).await;
+    assert_eq!(world.arm(std::slice::from_ref(&job), Trigger::Replay, None).await, [ReplayVerdict::Armed]);
+    let stored = world.memory.job(&job).clone();
+    assert_eq!((stored.attempt, stored.series, stored.series_attempts), (8, 2, 1));
+    assert_eq!((stored.state, stored.reason, stored.lane), (JobState::Queued, None, Lane::Fresh));
+    world.confirm_all().await;
+    assert_eq!(
+        world.report(&job, 8, OutcomeKind::Failed).await,
+        OutcomeVerdict::Applied(JobState::Retrying),
+        "one failure more does not end it at once"
+    );
+    assert_eq!(world.memory.attempts(&job).len(), 8);
+    assert_eq!(world.memory.audits[0].0, "ada");
+}
+
+#[tokio::test]
+async fn a_replay_under_the_rules_of_today_is_refused_with_its_code() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    let only = std::slice::from_ref(&job);
+    let refused = |code| vec![ReplayVerdict::Refused(code)];
+    assert_eq!(world.arm(only, Trigger::Replay, None).await, refused("not_replayable"), "it is under way");
+    world.exhaust(&job).await;
+    let before = world.memory.job(&job).clone();
+
+    world.memory.held_back = vec![("billing".into(), SubscriptionState::Retired)];
+    assert_eq!(world.arm(only, Trigger::Replay, None).await, refused("subscription_retired"));
+    world.memory.held_back.clear();
+    let configured = std::mem::replace(&mut world.subscriptions, SubscriptionSet::new(Vec::new()));
+    assert_eq!(world.arm(only, Trigger::Replay, None).await, refused("subscription_retired"));
+    let filter = Filter { sources: vec!["us".into()], ..Filter::default() };
+    world.subscriptions = SubscriptionSet::new(vec![Subscription { filter, ..subscription("billing", Target::Amqp) }]);
+    assert_eq!(world.arm(only, Trigger::Replay, None).await, refused("filter_no_longer_takes"));
+    world.subscriptions = configured;
+    world.memory.no_body.insert(job.receipt);
+    assert_eq!(world.arm(only, Trigger::Redrive, None).await, refused("body_gone"));
+    world.memory.no_body.clear();
+    world.memory.receipts.get_mut(&job.receipt).expect("there").origin = Origin::Imported;
+    assert_eq!(world.arm(only, Trigger::Replay, None).await, refused("imported"));
+    world.memory.receipts.get_mut(&job.receipt).expect("there").origin = Origin::Delivery;
+
+    assert_eq!(*world.memory.job(&job), before, "a refusal changes nothing");
+    assert!(world.memory.audits.is_empty());
+    let nobody = key(world.receipt(), "billing");
+    assert_eq!(world.arm(&[nobody], Trigger::Replay, None).await, [ReplayVerdict::NoSuchJob]);
+    assert_eq!(world.arm(only, Trigger::Replay, None).await, [ReplayVerdict::Armed]);
+}
+
+#[tokio::test]
+async fn a_job_from_a_second_source_is_replayed_by_that_sources_authority() {
+    let mut world = amqp();
+    let filter = Filter { sources: vec!["us".into()], ..Filter::default() };
+    world.subscriptions = SubscriptionSet::new(vec![Subscription { filter, ..subscription("billing", Target::Amqp) }]);
+    let receipt = world.receipt();
+    let mut job = world.first_job(receipt, "billing");
+    (job.source, job.state, job.reason) = ("us".into(), JobState::Review, Some(JobReason::Divergent));
+    let of = job.key.clone();
+    world.add(job, None).await;
+    assert_eq!(world.arm(&[of], Trigger::Replay, None).await, [ReplayVerdict::Armed]);
+}
+
+#[tokio::test]
+async fn what_ended_is_run_again_only_with_a_reason() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    let only = std::slice::from_ref(&job);
+    world.report(&job, 1, OutcomeKind::Completed).await;
+    assert_eq!(world.arm(only, Trigger::Replay, Some("  ")).await, [ReplayVerdict::Refused("why_missing")]);
+    assert_eq!(world.arm(only, Trigger::Replay, Some("the ledger lost it")).await, [ReplayVerdict::Armed]);
+    assert_eq!(world.memory.job(&job).attempt, 2);
+
+    world.report(&job, 2, OutcomeKind::Rejected).await;
+    dismiss(&mut world.memory, &job, "ada", "not ours").await.expect("dismissed");
+    let stored = world.memory.job(&job).clone();
+    assert_eq!((stored.state, stored.reason), (JobState::Dismissed, Some(JobReason::Dismissed)));
+    assert_eq!(world.memory.audits.last().expect("one").3, "was rejected: not ours");
+    let again = dismiss(&mut world.memory, &job, "ada", "again").await.expect_err("refused");
+    assert_eq!(again.code(), "not_in_review");
+    assert_eq!(dismiss(&mut world.memory, &job, "ada", "").await.expect_err("refused").code(), "why_missing");
+    assert_eq!(world.report(&job, 2, OutcomeKind::Completed).await, OutcomeVerdict::Recorded);
+    assert_eq!(world.memory.job(&job).state, JobState::Dismissed, "on dismissed it is only recorded");
+    assert_eq!(world.arm(only, Trigger::Replay, Some("it was")).await, [ReplayVerdict::Armed]);
+}
+
+#[tokio::test]
+async fn a_fast_failure_that_overtakes_the_outbox_delete_loses_nothing() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    let first = world.memory.waiting(&job)[0].clone();
+    // Published, reported, and due again, all before the relay hears of its confirm.
+    assert_eq!(world.report(&job, 1, OutcomeKind::Failed).await, OutcomeVerdict::Applied(JobState::Retrying));
+    world.advance(Duration::from_secs(10));
+    assert_eq!(world.hand_out().await, 1);
+    assert_eq!(world.memory.waiting(&job).len(), 2);
+    world.confirm(&first).await;
+    let left = world.memory.waiting(&job);
+    assert_eq!((left.len(), left[0].attempt), (1, 2), "the old confirm takes its own row alone");
+    assert_eq!(world.memory.counts, world.memory.recounted());
+}
+
+#[tokio::test]
+async fn a_late_completed_completes_and_withdraws_the_retry_that_still_waits() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.confirm_all().await;
+    world.report(&job, 1, OutcomeKind::Failed).await;
+    world.advance(Duration::from_secs(10));
+    world.hand_out().await;
+    assert_eq!(world.memory.waiting(&job).len(), 1);
+    assert_eq!(world.report(&job, 1, OutcomeKind::Completed).await, OutcomeVerdict::Applied(JobState::Completed));
+    assert!(world.memory.waiting(&job).is_empty());
+    assert!(world.memory.attempts(&job)[0].late);
+    assert_eq!(world.report(&job, 1, OutcomeKind::Completed).await, OutcomeVerdict::Already);
+    assert_eq!(world.memory.counts, world.memory.recounted());
+}
+
+#[tokio::test]
+async fn a_late_completed_ends_retrying_and_review_but_not_for_an_older_series() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.exhaust(&job).await;
+    assert_eq!(world.report(&job, 3, OutcomeKind::Completed).await, OutcomeVerdict::Applied(JobState::Completed));
+
+    let job = world.delivered("billing").await;
+    world.exhaust(&job).await;
+    world.arm(std::slice::from_ref(&job), Trigger::Replay, None).await;
+    assert_eq!(world.report(&job, 7, OutcomeKind::Completed).await, OutcomeVerdict::Recorded);
+    assert_eq!(world.memory.job(&job).state, JobState::Queued, "the replay goes on");
+    assert_eq!(world.report(&job, 9, OutcomeKind::Completed).await, OutcomeVerdict::NoSuchAttempt);
+    assert_eq!(world.report(&job, 0, OutcomeKind::Completed).await, OutcomeVerdict::NoSuchAttempt);
+}
+
+#[tokio::test]
+async fn a_late_failure_is_only_recorded_and_an_attempt_takes_one_ending() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.confirm_all().await;
+    world.report(&job, 1, OutcomeKind::Failed).await;
+    let due = world.memory.job(&job).next_attempt_at;
+    assert_eq!(world.report(&job, 1, OutcomeKind::Failed).await, OutcomeVerdict::Already);
+    assert_eq!(world.report(&job, 1, OutcomeKind::Rejected).await, OutcomeVerdict::Recorded);
+    assert_eq!(world.memory.job(&job).next_attempt_at, due);
+    let row = world.memory.attempts(&job)[0];
+    assert_eq!((row.outcome, row.error_text.as_deref(), row.late), (Some(OutcomeKind::Failed), Some("late rejected"), true));
+    world.next_try(&job).await;
+    assert_eq!(world.report(&job, 1, OutcomeKind::Rejected).await, OutcomeVerdict::Already);
+    assert_eq!(world.memory.job(&job).state, JobState::Queued);
+}
+
+#[tokio::test]
+async fn a_lease_that_runs_out_ends_the_attempt_and_the_next_follows_the_schedule_as_a_rescue() {
+    let mut world = pull();
+    let job = world.delivered("badges").await;
+    let claimed = world.claim(Duration::from_secs(60)).await;
+    assert_eq!((claimed.len(), claimed[0].job.attempt, claimed[0].trigger), (1, 1, Trigger::First));
+    assert!(world.claim(Duration::from_secs(60)).await.is_empty(), "one lease at a time");
+    world.advance(Duration::from_secs(50));
+    extend_lease(&mut world.memory, &job, 1, Duration::from_secs(60)).await.expect("extended");
+    world.advance(Duration::from_secs(50));
+    assert_eq!(world.rescue().await, 0);
+    world.advance(Duration::from_secs(20));
+    assert_eq!(world.rescue().await, 1);
+    let stored = world.memory.job(&job).clone();
+    assert_eq!((stored.state, stored.series_attempts), (JobState::Retrying, 1));
+    let refused = extend_lease(&mut world.memory, &job, 1, HOUR).await.expect_err("refused");
+    assert_eq!(refused.code(), "not_running");
+    assert!(world.claim(HOUR).await.is_empty(), "not before it is due");
+    world.advance(Duration::from_secs(6));
+    let claimed = world.claim(HOUR).await;
+    assert_eq!((claimed[0].job.attempt, claimed[0].trigger), (2, Trigger::Rescue));
+    assert_eq!(world.memory.attempts(&job)[0].error_class.as_deref(), Some("no_outcome"));
+    // The first worker comes back after all.
+    assert_eq!(world.report(&job, 1, OutcomeKind::Failed).await, OutcomeVerdict::Recorded);
+    assert_eq!(world.report(&job, 1, OutcomeKind::Completed).await, OutcomeVerdict::Applied(JobState::Completed));
+    assert_eq!(world.report(&job, 2, OutcomeKind::Completed).await, OutcomeVerdict::Recorded, "completed once");
+}
+
+#[tokio::test]
+async fn started_begins_the_time_limit_of_an_amqp_job_where_there_is_one() {
+    let limited = Subscription { time_limit: Some(HOUR), ..subscription("billing", Target::Amqp) };
+    let mut world = World::new(vec![limited, subscription("free", Target::Amqp)]);
+    let job = world.delivered("billing").await;
+    let free = key(job.receipt, "free");
+    for of in [&job, &free] {
+        assert_eq!(world.report(of, 1, OutcomeKind::Started).await, OutcomeVerdict::Applied(JobState::Running));
+        assert_eq!(world.report(of, 1, OutcomeKind::Started).await, OutcomeVerdict::Already);
+    }
+    assert_eq!(world.memory.job(&job).leased_until, Some(START + 3_600_000_000));
+    assert_eq!(world.memory.job(&free).leased_until, None);
+    let refused = extend_lease(&mut world.memory, &free, 1, HOUR).await.expect_err("refused");
+    assert_eq!(refused.code(), "no_lease");
+    world.advance(HOUR * 2);
+    assert_eq!(world.rescue().await, 1);
+    assert_eq!(world.memory.job(&job).state, JobState::Retrying);
+    assert_eq!(world.memory.job(&free).state, JobState::Running);
+}
+
+#[tokio::test]
+async fn a_lost_message_is_published_again_twice_with_its_number_and_then_waits_for_a_person() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.confirm_all().await;
+    world.advance(HOUR * 2);
+    let look = |world: &mut World| {
+        let World { memory, random, .. } = world;
+        let found = republish_lost(memory, "billing", HOUR, 2, 10, random);
+        futures_util::FutureExt::now_or_never(found).expect("a store of maps never waits").expect("looked")
+    };
+    assert_eq!(look(&mut world), 0, "a subscription that never reported anything loses nothing");
+    world.memory.reported.insert("billing".into());
+    for n in 1..=2 {
+        assert_eq!(look(&mut world), 1);
+        assert_eq!(look(&mut world), 0, "it is in the outbox now");
+        assert_eq!(world.memory.waiting(&job)[0].attempt, 1, "round {n}");
+        world.confirm_all().await;
+        assert_eq!(look(&mut world), 0, "an hour has to go by again");
+        world.advance(HOUR * 2);
+    }
+    assert_eq!(look(&mut world), 1);
+    let stored = world.memory.job(&job).clone();
+    assert_eq!((stored.state, stored.reason, stored.attempt), (JobState::Review, Some(JobReason::NoOutcome), 1));
+    let history = world.memory.attempts(&job);
+    assert_eq!((history.len(), history[0].trigger, history[0].error_class.as_deref()), (1, Trigger::First, Some("no_outcome")));
+    assert_eq!(world.memory.counts, world.memory.recounted());
+    assert_eq!(world.report(&job, 1, OutcomeKind::Completed).await, OutcomeVerdict::Applied(JobState::Completed));
+}
+
+#[tokio::test]
+async fn a_hand_over_that_no_queue_took_is_in_the_outbox_again_once_and_a_job_that_moved_on_is_left_alone() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    let row = world.memory.waiting(&job)[0].clone();
+    let back = [hand_over(&row), hand_over(&row)];
+    return_to_outbox(&mut world.memory, &back, HOUR, &world.random).await.expect("returned");
+    let waiting = world.memory.waiting(&job);
+    assert_eq!((waiting.len(), waiting[0].attempt, waiting[0].due_in), (1, 1, 3_600_000_000));
+    assert_ne!(waiting[0].id, row.id);
+    assert_eq!(world.memory.counts, world.memory.recounted());
+    world.report(&job, 1, OutcomeKind::Completed).await;
+    return_to_outbox(&mut world.memory, &back, HOUR, &world.random).await.expect("returned");
+    assert!(world.memory.waiting(&job).is_empty(), "it was reported as completed: nothing goes out any more");
+}
+
+#[tokio::test]
+async fn completing_on_the_confirm_is_taken_back_when_no_queue_took_the_message() {
+    let confirm = Subscription { completes_on: CompletesOn::Confirm, ..subscription("billing", Target::Amqp) };
+    let mut world = World::new(vec![confirm]);
+    let job = world.delivered("billing").await;
+    let row = world.memory.waiting(&job)[0].clone();
+    world.confirm(&row).await;
+    assert_eq!(world.memory.job(&job).state, JobState::Completed);
+    assert_eq!(world.memory.attempts(&job)[0].outcome, Some(OutcomeKind::Completed));
+    // The alternate exchange had confirmed it; C4: it is in the outbox again before the message is acked.
+    return_to_outbox(&mut world.memory, &[hand_over(&row)], HOUR, &world.random).await.expect("returned");
+    assert_eq!(world.memory.job(&job).state, JobState::Queued);
+    let row = world.memory.waiting(&job)[0].clone();
+    world.confirm(&row).await;
+    assert_eq!(world.memory.job(&job).state, JobState::Completed);
+    assert_eq!(world.memory.attempts(&job).len(), 1);
+}
+
+#[tokio::test]
+async fn a_hand_over_that_is_given_up_waits_in_review_and_runs_when_routing_is_back() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    let row = world.memory.waiting(&job)[0].clone();
+    let gone = give_up_outbox(&mut world.memory, &[row.id], JobReason::Unroutable, "no queue").await.expect("given up");
+    assert_eq!(gone, 1);
+    let stored = world.memory.job(&job).clone();
+    assert_eq!((stored.state, stored.reason, stored.note.as_deref()), (JobState::Review, Some(JobReason::Unroutable), Some("no queue")));
+    assert_eq!(world.memory.counts, world.memory.recounted());
+    assert_eq!(give_up_outbox(&mut world.memory, &[row.id], JobReason::Unroutable, "").await.expect("nothing"), 0);
+    assert_eq!(world.arm(&[job.clone()], Trigger::Redrive, None).await, [ReplayVerdict::Armed]);
+    assert_eq!(world.memory.waiting(&job)[0].attempt, 2);
+}
+
+#[tokio::test]
+async fn a_held_receipt_is_released_to_the_filters_of_today_and_once() {
+    for hold in HoldReason::ALL {
+        let none = Filter { sources: vec!["us".into()], ..Filter::default() };
+        let mut world = World::new(vec![
+            subscription("billing", Target::Amqp),
+            subscription("badges", Target::Pull),
+            Subscription { filter: none, ..subscription("other", Target::Amqp) },
+        ]);
+        let receipt = world.receipt();
+        world.memory.receipts.get_mut(&receipt).expect("there").hold_reason = Some(hold);
+        let mut job = world.first_job(receipt, INTAKE);
+        (job.state, job.reason) = (JobState::Review, Some(JobReason::Held));
+        let of = job.key.clone();
+        world.add(job, None).await;
+
+        let released = world.arm(&[of.clone(), of.clone()], Trigger::Release, None).await;
+        let names = vec!["billing".to_owned(), "badges".to_owned()];
+        assert_eq!(released, [ReplayVerdict::Released(names), ReplayVerdict::Refused("already_released")], "{hold:?}");
+        let intake = world.memory.job(&of).clone();
+        assert_eq!((intake.state, intake.reason, intake.attempt), (JobState::Completed, Some(JobReason::Released), 0));
+        let billing = world.memory.job(&key(receipt, "billing")).clone();
+        assert_eq!((billing.state, billing.attempt, billing.series), (JobState::Queued, 1, 1));
+        assert_eq!(world.memory.waiting(&billing.key)[0].trigger, Trigger::Release);
+        assert_eq!(world.memory.jobs.len(), 3);
+        let claimed = world.claim(HOUR).await;
+        assert_eq!((claimed[0].trigger, claimed[0].job.attempt), (Trigger::Release, 1));
+        assert_eq!(world.memory.counts, world.memory.recounted());
+        assert_eq!(world.arm(&[of], Trigger::Replay, Some("why")).await, [ReplayVerdict::Refused("already_released")]);
+    }
+}
+
+#[tokio::test]
+async fn a_replayed_pull_job_remembers_what_set_it_off_until_it_is_claimed() {
+    let mut world = pull();
+    let job = world.delivered("badges").await;
+    world.claim(HOUR).await;
+    world.report(&job, 1, OutcomeKind::Rejected).await;
+    world.arm(std::slice::from_ref(&job), Trigger::Redrive, None).await;
+    assert_eq!(world.memory.job(&job).state, JobState::Pending);
+    assert_eq!(world.report(&job, 2, OutcomeKind::Completed).await, OutcomeVerdict::NoSuchAttempt, "not begun");
+    let claimed = world.claim(HOUR).await;
+    assert_eq!((claimed[0].job.attempt, claimed[0].trigger), (2, Trigger::Redrive));
+    assert_eq!(world.memory.attempts(&job).len(), 2);
+}
+
+#[tokio::test]
+async fn a_claim_is_refused_or_empty_where_it_may_not_be_served() {
+    let mut world = World::new(vec![subscription("badges", Target::Pull), subscription("billing", Target::Amqp)]);
+    let job = world.delivered("badges").await;
+    let claim = |name: &str| ClaimRequest { subscription: name.into(), max: 1, lease: HOUR, consumer: "w".into() };
+    for (name, code) in [("nobody", "subscription_unknown"), ("billing", "subscription_not_pull")] {
+        let refused = claim_jobs(&mut world.memory, &claim(name), &world.subscriptions, &world.random).await;
+        assert_eq!(refused.expect_err("refused").code(), code);
+    }
+    world.memory.held_back = vec![("badges".into(), SubscriptionState::Paused)];
+    assert!(world.claim(HOUR).await.is_empty());
+    world.memory.held_back.clear();
+    world.memory.no_body.insert(job.receipt);
+    assert!(world.claim(HOUR).await.is_empty());
+    let stored = world.memory.job(&job);
+    assert_eq!((stored.state, stored.reason, stored.attempt), (JobState::Review, Some(JobReason::BodyGone), 0));
+}
+
+#[tokio::test]
+async fn paused_and_retired_subscriptions_keep_their_due_jobs() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.confirm_all().await;
+    world.report(&job, 1, OutcomeKind::Failed).await;
+    world.advance(HOUR);
+    for held in [SubscriptionState::Paused, SubscriptionState::Retired] {
+        world.memory.held_back = vec![("billing".into(), held)];
+        assert_eq!(world.hand_out().await, 0);
+        assert_eq!(world.memory.job(&job).state, JobState::Retrying);
+    }
+    world.memory.held_back.clear();
+    assert_eq!(world.hand_out().await, 1);
+}
+
+#[tokio::test]
+async fn a_failure_of_a_subscription_that_left_the_configuration_waits_for_a_person() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.subscriptions = SubscriptionSet::new(Vec::new());
+    assert_eq!(world.report(&job, 1, OutcomeKind::Failed).await, OutcomeVerdict::Applied(JobState::Review));
+    assert!(world.memory.job(&job).note.as_deref().expect("says why").contains("no longer configured"));
+}
+
+#[tokio::test]
+async fn one_batch_may_hold_many_reports_of_one_job() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    let report = |attempt, kind| OutcomeReport {
+        key: job.clone(),
+        attempt,
+        kind,
+        reason: Some("r".into()),
+        message: None,
+        retry_after: None,
+        consumer: "worker".into(),
+    };
+    let stranger = OutcomeReport { key: key(world.receipt(), "billing"), ..report(1, OutcomeKind::Completed) };
+    let intake = OutcomeReport { key: key(job.receipt, INTAKE), ..report(1, OutcomeKind::Completed) };
+    let verdicts = world
+        .reports(&[
+            report(1, OutcomeKind::Started),
+            stranger,
+            report(1, OutcomeKind::Failed),
+            intake,
+            report(1, OutcomeKind::Failed),
+            report(2, OutcomeKind::Completed),
+            report(1, OutcomeKind::Completed),
+        ])
+        .await;
+    assert_eq!(
+        verdicts,
+        [
+            OutcomeVerdict::Applied(JobState::Running),
+            OutcomeVerdict::NoSuchJob,
+            OutcomeVerdict::Applied(JobState::Retrying),
+            OutcomeVerdict::NoSuchJob,
+            OutcomeVerdict::Already,
+            OutcomeVerdict::NoSuchAttempt,
+            OutcomeVerdict::Applied(JobState::Completed),
+        ]
+    );
+    assert!(world.memory.reported.contains("billing"));
+    assert_eq!(world.memory.counts, world.memory.recounted());
+}
+
+#[tokio::test]
+async fn dismissing_nothing_is_not_found() {
+    let mut world = amqp();
+    let nobody = key(world.receipt(), "billing");
+    let refused = dismiss(&mut world.memory, &nobody, "ada", "why").await.expect_err("refused");
+    assert!(matches!(refused, StoreError::NotFound));
+}
