@@ -1,5 +1,6 @@
 //! The conformance suite of the store: every test is a function over a store and its harness, and runs on every backend. A
 //! bug of one backend is fixed by a case here.
+#![expect(clippy::unwrap_used, reason = "these functions are tests, though only macros call them so")]
 
 pub mod harness;
 

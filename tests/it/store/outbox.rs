@@ -120,7 +120,7 @@ pub async fn returned_rows_are_due_later(store: Arc<dyn Store>, h: &Harness) {
     deliver_one(&store, h.delivery("e1", "{}", &billing())).await;
     let message = store.read_outbox(everything()).await.unwrap().remove(0);
     store.delete_outbox(&[confirmed(&message, false)]).await.unwrap();
-    store.return_to_outbox(&[message.hand_over.clone()], Duration::from_secs(30)).await.unwrap();
+    store.return_to_outbox(std::slice::from_ref(&message.hand_over), Duration::from_secs(30)).await.unwrap();
     assert!(store.read_outbox(everything()).await.unwrap().is_empty());
     assert_eq!(store.outbox_status().await.unwrap().depth, 1);
     h.backend.pass(Duration::from_secs(31)).await;
