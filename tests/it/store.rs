@@ -37,8 +37,7 @@ macro_rules! on_backend {
 macro_rules! conformance {
     ($($tests:tt)*) => {
         on_backend!(sqlite: $($tests)*);
-        // POSTGRES: uncomment the next line once `support::postgres::fresh_store()` is there.
-        // on_backend!(postgres: $($tests)*);
+        on_backend!(postgres: $($tests)*);
     };
 }
 

@@ -41,7 +41,12 @@ impl Drop for Connected<'_> {
 
 impl Gate {
     pub(super) fn new() -> Self {
-        Self { closed: Mutex::new(Some(unavailable("no connection to the database yet"))), opened: Notify::new(), suspected: Notify::new(), connected: AtomicU32::new(0) }
+        Self {
+            closed: Mutex::new(Some(unavailable("no connection to the database yet"))),
+            opened: Notify::new(),
+            suspected: Notify::new(),
+            connected: AtomicU32::new(0),
+        }
     }
 
     /// Counts a writer for as long as the value lives.

@@ -16,7 +16,8 @@ async fn in_one_batch(database: &TestDatabase, ids: &[String], held: &str) -> Ve
     let mut other = database.connect().await;
     run(&mut other, "BEGIN; LOCK TABLE payloads IN ACCESS EXCLUSIVE MODE").await;
     let first = store.submit(delivery("evt_first"));
-    let waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'makbuz write%' AND wait_event_type = 'Lock'
+    let waits =
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'makbuz write%' AND wait_event_type = 'Lock'
                  AND datname = current_database()";
     let mut watcher = database.connect().await;
     super::deliveries::until("the writer waits", async || number(&mut watcher, waits).await == 1).await;
@@ -112,7 +113,8 @@ async fn serialization_failures_and_deadlocks_are_run_again() {
         let store = store(database.config()).await;
         answer(store.submit(delivery("evt_1"))).await.expect("a commit at the third try");
         assert_eq!(number(&mut other, "SELECT count(*) FROM receipts").await, 1);
-        let alive = makbuz::store::Outbox::announce_relay(&*store, "one", Duration::from_secs(5)).await.expect("the third try");
+        let alive =
+            makbuz::store::Outbox::announce_relay(&*store, "one", Duration::from_secs(5)).await.expect("the third try");
         assert_eq!(alive, 1);
         store.close().await;
     }
@@ -140,7 +142,8 @@ async fn writers_that_meet_in_the_same_keys_never_deadlock() {
     assert_eq!(number(&mut other, "SELECT count(*) FROM receipts").await, 150);
     assert_eq!(number(&mut other, "SELECT sum(duplicates)::bigint FROM receipts").await, 1050);
     run(&mut other, "SELECT pg_stat_force_next_flush()").await;
-    let deadlocks = number(&mut other, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await;
+    let deadlocks =
+        number(&mut other, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await;
     assert_eq!(deadlocks, 0);
     one.close().await;
     two.close().await;

@@ -24,6 +24,10 @@ pub trait Backend: Send + Sync {
     async fn pass(&self, span: Duration);
     /// The one number that a query gives.
     async fn number(&self, sql: &'static str) -> i64;
+    /// How many bodies are stored, wherever.
+    async fn bodies(&self) -> i64 {
+        self.number("SELECT count(*) FROM payloads").await
+    }
     /// Runs a statement behind the store's back.
     async fn execute(&self, sql: &'static str) -> Result<(), String>;
     /// Closes the store and opens it again on the same data.
