@@ -71,7 +71,12 @@ impl Ward {
     }
 
     /// Commits all of it; a second time does no harm. Returns how many reports found their attempt, and how many not.
-    async fn record(&self, failed: Vec<OutcomeReport>, now: &[HandOver], later: &[HandOver]) -> Result<(u64, u64), StoreError> {
+    async fn record(
+        &self,
+        failed: Vec<OutcomeReport>,
+        now: &[HandOver],
+        later: &[HandOver],
+    ) -> Result<(u64, u64), StoreError> {
         for (rows, delay) in [(now, Duration::ZERO), (later, self.delay)] {
             if !rows.is_empty() {
                 self.parts.outbox.return_to_outbox(rows, delay).await?;

@@ -301,7 +301,13 @@ impl Relay {
     }
 
     /// One look at the table; what it finds is held. `None` when the store is away.
-    async fn read(&self, shards: Vec<u8>, limit: usize, skip_lanes: Vec<(u8, String)>, whole: bool) -> Option<Vec<OutboxMessage>> {
+    async fn read(
+        &self,
+        shards: Vec<u8>,
+        limit: usize,
+        skip_lanes: Vec<(u8, String)>,
+        whole: bool,
+    ) -> Option<Vec<OutboxMessage>> {
         let skip = self.parts.held.begin_look();
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let query = OutboxQuery { shards, limit, bytes_max: self.config.batch_bytes_max, skip, skip_lanes };
@@ -367,7 +373,8 @@ impl Relay {
     async fn read_lane(&mut self, probe: &Probe) -> Vec<OutboxMessage> {
         let shards = self.shards.active(Instant::now()).to_vec();
         let configured = self.parts.subscriptions.iter().map(|known| known.name.as_str());
-        let others: BTreeSet<&str> = configured.chain(self.lanes.waiting()).filter(|name| *name != probe.subscription).collect();
+        let others: BTreeSet<&str> =
+            configured.chain(self.lanes.waiting()).filter(|name| *name != probe.subscription).collect();
         let skip_lanes = pairs(&shards, others.into_iter());
         let expired = probe.trouble == Trouble::Unrouted && probe.for_ >= self.config.unroutable_after;
         let wanted = usize::try_from(probe.rows).unwrap_or(usize::MAX).min(self.config.batch_rows_max);
