@@ -53,14 +53,12 @@ impl BrokerFeeds {
 
     async fn link(&mut self) -> Arc<Link> {
         loop {
-            match self.links.wait_for(Option::is_some).await {
-                Ok(found) => {
-                    if let Some(link) = found.as_ref() {
-                        return Arc::clone(link);
-                    }
-                }
+            if let Some(link) = self.links.borrow_and_update().clone() {
+                return link;
+            }
+            if self.links.changed().await.is_err() {
                 // Nobody keeps the connection any more: the process is about to stop.
-                Err(_) => std::future::pending().await,
+                std::future::pending::<()>().await;
             }
         }
     }

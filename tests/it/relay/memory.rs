@@ -250,7 +250,11 @@ impl Outbox for Memory {
     async fn return_to_outbox(&self, returned: &[HandOver], delay: Duration) -> Result<(), StoreError> {
         let mut state = self.there()?;
         for hand_over in returned {
-            let Some(job) = state.jobs.get(&hand_over.key) else { continue };
+            let Some(job) = state.jobs.get_mut(&hand_over.key) else { continue };
+            // Only its confirm can have completed it here.
+            if job.state == JobState::Completed && job.attempt == hand_over.attempt {
+                job.state = JobState::Queued;
+            }
             if job.state != JobState::Queued || job.attempt != hand_over.attempt {
                 continue;
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::model::job::JobReason;
-use crate::store::tx::{SubscriptionState, Tx};
+use crate::store::tx::SubscriptionState;
 use crate::store::{ClaimRequest, ReplayRequest, ReplayVerdict};
 
 /// A message in the broker, or in a consumer's hands; or a claim that a consumer holds.
