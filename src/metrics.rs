@@ -54,29 +54,6 @@ impl PublishResult {
     }
 }
 
-/// What became of a dead letter, for `makbuz_dead_letters_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeadLetter {
-    /// Recorded as a failed attempt.
-    Failed,
-    /// Expired, or its queue was too short: published again.
-    Republished,
-    /// Of no job that is known.
-    Unknown,
-}
-
-impl DeadLetter {
-    pub const ALL: [Self; 3] = [Self::Failed, Self::Republished, Self::Unknown];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Failed => "failed",
-            Self::Republished => "republished",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
 /// The reasons of `makbuz_attempt_failures_total`.
 pub const FAILURE_REASONS: [&str; 11] = [
     "timeout", "connect", "tls", "server_error", "throttled", "signature", "address", "other_4xx", "no_outcome", "failed", "rejected",
@@ -142,9 +119,6 @@ pub fn start_process() {
     for result in PublishResult::ALL {
         counter!("makbuz_publishes_total", "result" => result.as_str()).increment(0);
     }
-    for result in DeadLetter::ALL {
-        dead_letters(result, 0);
-    }
     gauge!("makbuz_broker_blocked").set(0.0);
 }
 
@@ -198,10 +172,6 @@ pub fn commit(took: Duration, events: usize) {
 
 pub fn publish(result: PublishResult, rows: u64) {
     counter!("makbuz_publishes_total", "result" => result.as_str()).increment(rows);
-}
-
-pub fn dead_letters(result: DeadLetter, letters: u64) {
-    counter!("makbuz_dead_letters_total", "result" => result.as_str()).increment(letters);
 }
 
 /// From the commit of the row to its confirm.
@@ -273,7 +243,6 @@ fn describe() {
     describe_histogram!("makbuz_commit_seconds", "One intake transaction");
     describe_histogram!("makbuz_commit_batch_events", "Events in one intake transaction");
     describe_counter!("makbuz_publishes_total", "Publishes by result: confirmed, nacked, unrouted, timeout, lost");
-    describe_counter!("makbuz_dead_letters_total", "Dead letters by what became of them: failed, republished, unknown");
     describe_histogram!("makbuz_publish_seconds", "Commit of an outbox row to its confirm");
     describe_gauge!("makbuz_outbox_depth", "Hand-overs that wait for the broker");
     describe_gauge!("makbuz_oldest_unpublished_seconds", "Age of the oldest of them");
