@@ -9,7 +9,6 @@ pub mod migrate;
 pub mod outbox;
 pub mod postgres;
 pub mod sqlite;
-pub mod outbox;
 pub mod tx;
 
 pub(crate) mod headers;
