@@ -51,12 +51,12 @@ impl Postgres {
             );
             sleep(Duration::from_millis(5)).await;
         }
-        *self.open.lock().unwrap() = Some(store.clone());
+        *self.open.lock().expect("not poisoned") = Some(store.clone());
         store
     }
 
     async fn close(&self) {
-        let open = self.open.lock().unwrap().take();
+        let open = self.open.lock().expect("not poisoned").take();
         if let Some(store) = open {
             store.close().await;
         }
