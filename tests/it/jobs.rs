@@ -12,8 +12,8 @@ use makbuz::model::receipt::HoldReason;
 use makbuz::model::subscription::{CompletesOn, Subscription, SubscriptionSet, Target};
 use makbuz::process::{Scheduler, SchedulerConfig};
 use makbuz::store::{
-    ClaimRequest, ConfirmedRow, JobQuery, Jobs, OutboxMessage, OutboxQuery, OutcomeReport, OutcomeVerdict, ReplayRequest,
-    ReplayVerdict, Store,
+    ClaimRequest, ConfirmedRow, JobQuery, Jobs, OutboxMessage, OutboxQuery, OutcomeReport, OutcomeVerdict,
+    ReplayRequest, ReplayVerdict, Store,
 };
 
 use crate::store::harness::{Harness, billing, both, deliver_one, set, subscription};
@@ -90,7 +90,13 @@ fn report(key: &JobKey, attempt: i32, kind: OutcomeKind) -> OutcomeReport {
     }
 }
 
-async fn say(store: &Arc<dyn Store>, set: &Arc<SubscriptionSet>, key: &JobKey, attempt: i32, kind: OutcomeKind) -> OutcomeVerdict {
+async fn say(
+    store: &Arc<dyn Store>,
+    set: &Arc<SubscriptionSet>,
+    key: &JobKey,
+    attempt: i32,
+    kind: OutcomeKind,
+) -> OutcomeVerdict {
     store.record_outcomes(vec![report(key, attempt, kind)], set.clone()).await.expect("recorded")[0]
 }
 
@@ -129,7 +135,12 @@ async fn replay(store: &Arc<dyn Store>, set: &Arc<SubscriptionSet>, key: &JobKey
     store.replay(std::slice::from_ref(key), request, set.clone()).await.expect("answered").remove(0)
 }
 
-async fn claim(store: &Arc<dyn Store>, set: &Arc<SubscriptionSet>, max: u32, lease: Duration) -> Vec<(JobKey, i32, Trigger)> {
+async fn claim(
+    store: &Arc<dyn Store>,
+    set: &Arc<SubscriptionSet>,
+    max: u32,
+    lease: Duration,
+) -> Vec<(JobKey, i32, Trigger)> {
     let request = ClaimRequest { subscription: "audit".to_owned(), max, lease, consumer: "worker".to_owned() };
     let claimed = store.claim_jobs(request, set.clone()).await.expect("claimed");
     claimed.into_iter().map(|one| (one.job.key, one.job.attempt, one.trigger)).collect()
