@@ -79,17 +79,7 @@ impl DeadLetter {
 
 /// The reasons of `makbuz_attempt_failures_total`.
 pub const FAILURE_REASONS: [&str; 11] = [
-    "timeout",
-    "connect",
-    "tls",
-    "server_error",
-    "throttled",
-    "signature",
-    "address",
-    "other_4xx",
-    "no_outcome",
-    "failed",
-    "rejected",
+    "timeout", "connect", "tls", "server_error", "throttled", "signature", "address", "other_4xx", "no_outcome", "failed", "rejected",
 ];
 
 /// First byte to answer, and one commit: a commit is about an fsync, so the fine buckets lie around 1–50 ms.
@@ -132,9 +122,7 @@ pub fn start_source(source: &str, secrets: &[String], rejection_codes: &[&'stati
     for secret in secrets {
         counter!("makbuz_secret_matches_total", "source" => source.to_owned(), "secret" => secret.clone()).increment(0);
     }
-    for name in
-        ["makbuz_duplicates_total", "makbuz_divergences_total", "makbuz_unmatched_total", "makbuz_outside_window_total"]
-    {
+    for name in ["makbuz_duplicates_total", "makbuz_divergences_total", "makbuz_unmatched_total", "makbuz_outside_window_total"] {
         counter!(name, "source" => source.to_owned()).increment(0);
     }
 }
@@ -145,8 +133,7 @@ pub fn start_subscription(subscription: &str) {
         counter!("makbuz_attempts_total", "subscription" => subscription.to_owned(), "outcome" => outcome).increment(0);
     }
     for reason in FAILURE_REASONS {
-        counter!("makbuz_attempt_failures_total", "subscription" => subscription.to_owned(), "reason" => reason)
-            .increment(0);
+        counter!("makbuz_attempt_failures_total", "subscription" => subscription.to_owned(), "reason" => reason).increment(0);
     }
 }
 
@@ -256,8 +243,7 @@ pub fn jobs(subscription: &str, state: &'static str, n: i64) {
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
 pub fn job_ages(subscription: &str, unprocessed: Duration, review: Duration, repeated_failures: i64) {
-    gauge!("makbuz_oldest_unprocessed_seconds", "subscription" => subscription.to_owned())
-        .set(unprocessed.as_secs_f64());
+    gauge!("makbuz_oldest_unprocessed_seconds", "subscription" => subscription.to_owned()).set(unprocessed.as_secs_f64());
     gauge!("makbuz_oldest_review_seconds", "subscription" => subscription.to_owned()).set(review.as_secs_f64());
     gauge!("makbuz_repeated_failures", "subscription" => subscription.to_owned()).set(repeated_failures as f64);
 }
@@ -272,8 +258,7 @@ pub fn attempt(subscription: &str, outcome: &'static str) {
 }
 
 pub fn attempt_failure(subscription: &str, reason: &'static str) {
-    counter!("makbuz_attempt_failures_total", "subscription" => subscription.to_owned(), "reason" => reason)
-        .increment(1);
+    counter!("makbuz_attempt_failures_total", "subscription" => subscription.to_owned(), "reason" => reason).increment(1);
 }
 
 /// A report that was refused, by its stable code.
@@ -293,10 +278,7 @@ pub fn partition_days_ahead(days: u32) {
 }
 
 fn describe() {
-    describe_counter!(
-        "makbuz_deliveries_total",
-        "Inbound requests by source and result: accepted, duplicate, rejected, unavailable, handshake"
-    );
+    describe_counter!("makbuz_deliveries_total", "Inbound requests by source and result: accepted, duplicate, rejected, unavailable, handshake");
     describe_counter!("makbuz_rejections_total", "Refused requests by source and stable code");
     describe_counter!("makbuz_duplicates_total", "Authentic events whose receipt existed");
     describe_counter!("makbuz_divergences_total", "Events with a known key and other content");
@@ -317,10 +299,7 @@ fn describe() {
     describe_gauge!("makbuz_oldest_unpublished_seconds", "Age of the oldest of them");
     describe_gauge!("makbuz_broker_blocked", "1 while the broker takes no publishes");
     describe_gauge!("makbuz_jobs", "Jobs by subscription and state");
-    describe_gauge!(
-        "makbuz_oldest_unprocessed_seconds",
-        "Age since received_at of the oldest job in pending, queued, running or retrying"
-    );
+    describe_gauge!("makbuz_oldest_unprocessed_seconds", "Age since received_at of the oldest job in pending, queued, running or retrying");
     describe_gauge!("makbuz_oldest_review_seconds", "Age since received_at of the oldest job in review");
     describe_histogram!("makbuz_processing_lag_seconds", "received_at to completed");
     describe_histogram!("makbuz_occurred_lag_seconds", "The provider's own time to received_at");
@@ -328,10 +307,7 @@ fn describe() {
     describe_counter!("makbuz_attempt_failures_total", "Failed attempts by reason");
     describe_counter!("makbuz_bad_reports_total", "Reports of consumers that were refused, by stable code");
     describe_gauge!("makbuz_repeated_failures", "Live jobs with two or more failed attempts");
-    describe_gauge!(
-        "makbuz_source_last_delivery_timestamp_seconds",
-        "When the source last delivered; absent until the first"
-    );
+    describe_gauge!("makbuz_source_last_delivery_timestamp_seconds", "When the source last delivered; absent until the first");
     describe_gauge!("makbuz_partition_days_ahead", "Days of body partitions made ahead");
     describe_gauge!("makbuz_build_info", "Always 1; the version is a label");
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use makbuz::provider::{Catalog, run_vector};
 
+mod answers;
 mod events;
 mod facts;
 mod mechanisms;
