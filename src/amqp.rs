@@ -16,8 +16,9 @@ pub use names::{Names, slow_key};
 pub use supervisor::{Broker, BrokerState, Jitter, LinkState, Roles};
 pub use topology::{TopologyProblem, apply_topology, queue_arguments, ready_count};
 
-/// Directives for the log filter. lapin prints returned messages whole, body and properties, at `warn`.
-pub const LOG_FILTER: &str = "lapin::returned_messages=off,lapin=warn,amq_protocol=warn,async_rs=warn";
+/// Directives for the log filter. lapin prints returned messages whole, body and properties, at `warn`; and what it says of
+/// broken connections at `error`, each of them several times, [`Broker`] says once.
+pub const LOG_FILTER: &str = "lapin::returned_messages=off,lapin=off,amq_protocol=warn,async_rs=warn";
 
 /// What the broker part of the configuration says.
 #[derive(Debug, Clone)]

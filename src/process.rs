@@ -13,7 +13,7 @@ mod pull_body;
 mod reports;
 mod scheduler;
 
-pub use broker::{AmqpFeed, FeedConfig, open_feed};
+pub use broker::{AmqpFeed, BrokerFeeds, BrokerQueues, FeedConfig, open_feed};
 pub use gauges::{Gauges, start_metrics};
 pub use lost::{LostConfig, LostWatch, QueueLook};
 pub use outcomes::{ConsumerConfig, Feed, FeedError, Feeds, Incoming, OutcomeConsumer, Stepped};

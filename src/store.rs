@@ -6,9 +6,9 @@ pub mod error;
 pub mod intake;
 pub mod jobs;
 pub mod migrate;
+pub mod outbox;
 pub mod postgres;
 pub mod sqlite;
-pub mod outbox;
 pub mod tx;
 
 pub(crate) mod headers;

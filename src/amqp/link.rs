@@ -37,7 +37,8 @@ pub async fn connect(config: &AmqpConfig, purpose: &str) -> Result<Link, AmqpErr
     let mut uri: AMQPUri = config.url.expose_secret().parse().map_err(|_| AmqpError::Url)?;
     uri.query.heartbeat = Some(u16::try_from(config.heartbeat.as_secs()).unwrap_or(u16::MAX));
     uri.query.connection_timeout = Some(u64::try_from(config.connect_timeout.as_millis()).unwrap_or(u64::MAX));
-    let properties = ConnectionProperties::default().with_connection_name(format!("{} {purpose}", config.prefix).into());
+    let properties =
+        ConnectionProperties::default().with_connection_name(format!("{} {purpose}", config.prefix).into());
     let connection = timeout(config.connect_timeout, Connection::connect_uri(uri, properties))
         .await
         .map_err(|_| AmqpError::Timeout("connect"))?
@@ -66,7 +67,11 @@ impl Link {
     }
 
     /// Waits for one answer of the broker, within the limit; past it the connection is given up.
-    pub async fn answer<T>(&self, what: &'static str, asked: impl Future<Output = lapin::Result<T>>) -> Result<T, AmqpError> {
+    pub async fn answer<T>(
+        &self,
+        what: &'static str,
+        asked: impl Future<Output = lapin::Result<T>>,
+    ) -> Result<T, AmqpError> {
         match timeout(self.operation_timeout, asked).await {
             Ok(answer) => Ok(answer?),
             Err(_) => {

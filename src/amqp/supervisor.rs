@@ -212,7 +212,12 @@ impl Broker {
             return;
         }
         for problem in &problems {
-            tracing::warn!(name = problem.name, error.code = problem.code, error = problem.text, "the broker's topology differs");
+            tracing::warn!(
+                name = problem.name,
+                error.code = problem.code,
+                error = problem.text,
+                "the broker's topology differs"
+            );
         }
         self.state.send_modify(|state| state.topology = Some(problems));
     }

@@ -43,7 +43,8 @@ pub async fn apply_topology(
 pub async fn ready_count(link: &Link, queue: &str) -> Result<u32, AmqpError> {
     let channel = link.channel().await?;
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    let found = link.answer("queue.declare", channel.queue_declare(queue.into(), passive, FieldTable::default())).await?;
+    let found =
+        link.answer("queue.declare", channel.queue_declare(queue.into(), passive, FieldTable::default())).await?;
     let _ = link.answer("channel.close", channel.close(200, "OK".into())).await;
     Ok(found.message_count())
 }
@@ -111,9 +112,10 @@ fn pieces(names: &Names, broadcast: bool, subscriptions: &[String]) -> Vec<Piece
         pieces.push(exchange(names.events(), ExchangeKind::Topic));
     }
     for subscription in subscriptions {
-        for (queue, key) in
-            [(names.queue(subscription), subscription.clone()), (names.slow_queue(subscription), slow_key(subscription))]
-        {
+        for (queue, key) in [
+            (names.queue(subscription), subscription.clone()),
+            (names.slow_queue(subscription), slow_key(subscription)),
+        ] {
             pieces.push(Piece::Queue { name: queue.clone(), arguments: queue_arguments(names) });
             pieces.push(bind(queue, names.jobs(), &key));
         }
@@ -137,12 +139,14 @@ impl Hand<'_> {
                 self.link.answer("exchange.declare", asked).await
             }
             Piece::Queue { name, arguments } => {
-                let asked = channel.queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), arguments.clone());
+                let asked =
+                    channel.queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), arguments.clone());
                 self.link.answer("queue.declare", asked).await.map(drop)
             }
             Piece::Binding { queue, exchange, key } => {
                 let (queue, exchange, key) = (queue.as_str().into(), exchange.as_str().into(), key.as_str().into());
-                let asked = channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default());
+                let asked =
+                    channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default());
                 self.link.answer("queue.bind", asked).await
             }
         };
@@ -155,7 +159,8 @@ impl Hand<'_> {
         let done = match piece {
             Piece::Exchange { name, kind, .. } => {
                 let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-                let asked = channel.exchange_declare(name.as_str().into(), kind.clone(), passive, FieldTable::default());
+                let asked =
+                    channel.exchange_declare(name.as_str().into(), kind.clone(), passive, FieldTable::default());
                 self.link.answer("exchange.declare", asked).await
             }
             Piece::Queue { name, .. } => {
@@ -180,5 +185,57 @@ impl Hand<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The shipped file must be what we would declare: a queue cannot be changed afterwards.
+    #[test]
+    fn the_shipped_definitions_are_what_we_declare() {
+        let shipped: Value =
+            serde_json::from_str(include_str!("../../deploy/rabbitmq/definitions.json")).expect("it is JSON");
+        let list = |of: &str| shipped[of].as_array().cloned().unwrap_or_default();
+        let ours = pieces(&Names::new("makbuz"), true, &["billing".to_owned()]);
+        let count = ["exchanges", "queues", "bindings"].map(|of| list(of).len()).iter().sum::<usize>();
+        assert_eq!(ours.len(), count);
+        for piece in &ours {
+            let found = match piece {
+                Piece::Exchange { name, kind, arguments } => list("exchanges").iter().any(|other| {
+                    other["name"] == name.as_str()
+                        && other["type"] == format!("{kind:?}").to_lowercase()
+                        && other["durable"] == true
+                        && other["arguments"] == as_json(arguments)
+                }),
+                Piece::Queue { name, arguments } => list("queues").iter().any(|other| {
+                    other["name"] == name.as_str()
+                        && other["durable"] == true
+                        && other["arguments"] == as_json(arguments)
+                }),
+                Piece::Binding { queue, exchange, key } => list("bindings").iter().any(|other| {
+                    let ends = (&other["source"], &other["destination"], &other["routing_key"]);
+                    ends == (&exchange.as_str().into(), &queue.as_str().into(), &key.as_str().into())
+                }),
+            };
+            assert!(found, "{} is not in the shipped definitions, or not so", piece.name());
+        }
+    }
+
+    fn as_json(arguments: &FieldTable) -> Value {
+        let value = |value: &AMQPValue| match value {
+            AMQPValue::LongString(text) => Value::from(text.to_string()),
+            AMQPValue::LongLongInt(n) => Value::from(*n),
+            other => panic!("not used: {other:?}"),
+        };
+        arguments
+            .inner()
+            .iter()
+            .map(|(name, of)| (name.to_string(), value(of)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
     }
 }

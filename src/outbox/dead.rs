@@ -11,6 +11,7 @@ use super::message::{read_death, read_hand_over};
 use super::{Parts, RelayConfig, Stop};
 use crate::amqp::{Broker, Names};
 use crate::metrics::{self, DeadLetter};
+use crate::model::attempt::BY_BROKER;
 use crate::model::outcome::OutcomeKind;
 use crate::store::{HandOver, OutcomeReport, OutcomeVerdict, StoreError};
 
@@ -70,7 +71,12 @@ impl Ward {
     }
 
     /// Commits all of it; a second time does no harm. Returns how many reports found their attempt, and how many not.
-    async fn record(&self, failed: Vec<OutcomeReport>, now: &[HandOver], later: &[HandOver]) -> Result<(u64, u64), StoreError> {
+    async fn record(
+        &self,
+        failed: Vec<OutcomeReport>,
+        now: &[HandOver],
+        later: &[HandOver],
+    ) -> Result<(u64, u64), StoreError> {
         for (rows, delay) in [(now, Duration::ZERO), (later, self.delay)] {
             if !rows.is_empty() {
                 self.parts.outbox.return_to_outbox(rows, delay).await?;
@@ -111,7 +117,7 @@ fn classify(hand_over: Option<HandOver>, death: Option<(String, String)>, names:
         reason: Some("dead_letter".to_owned()),
         message: Some(format!("{} from {}", if reason.is_empty() { "dead-lettered" } else { &reason }, queue)),
         retry_after: None,
-        consumer: "broker".to_owned(),
+        consumer: BY_BROKER.to_owned(),
     })
 }
 

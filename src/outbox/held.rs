@@ -97,10 +97,6 @@ impl Held {
         taken
     }
 
-    pub(crate) fn has_fresh(&self) -> bool {
-        !self.lock().fresh.is_empty()
-    }
-
     /// Begins a look at the table: the ids that it leaves out.
     pub(crate) fn begin_look(&self) -> HashSet<OutboxId> {
         let mut state = self.lock();

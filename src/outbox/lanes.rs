@@ -113,7 +113,9 @@ impl Lanes {
     /// The probe found no row. A full queue's lane is forgotten; that of a missing one is kept, for its jobs in review.
     pub fn nothing_to_probe(&mut self, subscription: &str) {
         match self.waiting.get_mut(subscription) {
-            Some(lane) if lane.trouble == Trouble::Unrouted && !self.proven.contains_key(subscription) => lane.idle = true,
+            Some(lane) if lane.trouble == Trouble::Unrouted && !self.proven.contains_key(subscription) => {
+                lane.idle = true
+            }
             _ => drop(self.waiting.remove(subscription)),
         }
     }

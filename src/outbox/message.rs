@@ -78,7 +78,12 @@ pub(crate) fn identity(properties: &BasicProperties, routing_key: &str) -> Ident
 }
 
 /// The message of a row whose body is `body`. `subscription` is `None` for one that left the configuration.
-pub(crate) fn compose(row: &OutboxMessage, body: &Bytes, subscription: Option<&Subscription>, config: &MessageConfig) -> Message {
+pub(crate) fn compose(
+    row: &OutboxMessage,
+    body: &Bytes,
+    subscription: Option<&Subscription>,
+    config: &MessageConfig,
+) -> Message {
     let receipt = &*row.receipt;
     let hand_over = &row.hand_over;
     let (exchange, routing_key, mandatory) = address(hand_over, receipt, &config.names);
@@ -87,7 +92,7 @@ pub(crate) fn compose(row: &OutboxMessage, body: &Bytes, subscription: Option<&S
     facts(&mut headers, receipt);
     headers.text("subscription", &hand_over.key.subscription);
     headers.int("attempt", hand_over.attempt);
-    let attempts_max = subscription.map_or(hand_over.attempt, |known| tries(known));
+    let attempts_max = subscription.map_or(hand_over.attempt, tries);
     headers.int("attempts-max", attempts_max);
     headers.text("trigger", hand_over.trigger.as_str());
     headers.text("token", &(config.token)(&hand_over.key, hand_over.attempt));

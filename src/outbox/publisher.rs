@@ -96,7 +96,11 @@ impl Publisher {
                 None => {}
                 Some(why) if group.len() == 1 => {
                     let message = &messages[group[0]];
-                    tracing::warn!(receipt.id = message.identity().message_id, error = why, "the broker refuses the message");
+                    tracing::warn!(
+                        receipt.id = message.identity().message_id,
+                        error = why,
+                        "the broker refuses the message"
+                    );
                     results[group[0]] = RowResult::Refused;
                     continue;
                 }
@@ -105,13 +109,18 @@ impl Publisher {
                     let (known, open): (Vec<_>, Vec<_>) =
                         group.into_iter().zip(tried.results).partition(|(_, result)| settled(result));
                     known.into_iter().for_each(|(row, result)| results[row] = result);
-                    for half in halves(open.into_iter().map(|(row, _)| row).collect(), |row| messages[row].payload.len()) {
+                    for half in
+                        halves(open.into_iter().map(|(row, _)| row).collect(), |row| messages[row].payload.len())
+                    {
                         groups.push_front(half);
                     }
                     continue;
                 }
             }
-            let stop = tried.results.iter().any(|result| matches!(result, RowResult::Timeout | RowResult::Lost | RowResult::NotSent));
+            let stop = tried
+                .results
+                .iter()
+                .any(|result| matches!(result, RowResult::Timeout | RowResult::Lost | RowResult::NotSent));
             group.into_iter().zip(tried.results).for_each(|(row, result)| results[row] = result);
             if stop {
                 break;
@@ -159,6 +168,9 @@ impl Publisher {
                 self.channel = None;
                 link.condemn("a message came back that was not sent");
             }
+            // A quorum queue tells each channel when it is full and when no longer, but not if a policy that was taken
+            // away made it so: only a new channel finds out.
+            None if tried.results.contains(&RowResult::Nacked) => self.channel = None,
             None => {}
         }
     }

@@ -83,7 +83,8 @@ impl Shards {
     fn divide(&mut self, (mut all, share): (Vec<u8>, usize), until: Instant) {
         all.sort_unstable();
         // What is leaving keeps leaving; beyond it, the highest go.
-        let (mut leaving, mut active): (Vec<u8>, Vec<u8>) = all.into_iter().partition(|shard| self.leaving.contains(shard));
+        let (mut leaving, mut active): (Vec<u8>, Vec<u8>) =
+            all.into_iter().partition(|shard| self.leaving.contains(shard));
         while active.len() > share {
             leaving.extend(active.pop());
         }

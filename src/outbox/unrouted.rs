@@ -11,10 +11,7 @@ use super::message::read_hand_over;
 use super::{Parts, RelayConfig, Stop};
 use crate::amqp::Broker;
 use crate::metrics::{self, PublishResult};
-use crate::model::attempt::Trigger;
-use crate::model::job::JobKey;
-use crate::model::subscription::CompletesOn;
-use crate::store::{HandOver, ReplayRequest, StoreError};
+use crate::store::HandOver;
 
 /// Consumes `unrouted` until it is stopped. `told` hears what came back, so that its subscription waits.
 pub(crate) async fn run(config: &RelayConfig, parts: Parts, broker: &Broker, told: mpsc::Sender<HandOver>, stop: Stop) {
@@ -35,10 +32,14 @@ impl Home {
         for delivery in batch.iter() {
             match read_hand_over(&delivery.properties, delivery.routing_key.as_str()) {
                 Some(hand_over) => back.push(hand_over),
-                None => tracing::warn!(key = delivery.routing_key.as_str(), "a message that is not ours came back unrouted"),
+                None => {
+                    tracing::warn!(key = delivery.routing_key.as_str(), "a message that is not ours came back unrouted")
+                }
             }
         }
-        if let Err(error) = self.put_back(&back).await {
+        if !back.is_empty()
+            && let Err(error) = self.parts.outbox.return_to_outbox(&back, self.delay).await
+        {
             tracing::warn!(error.code = error.code(), error = %error, "unrouted messages wait for the store");
             return false;
         }
@@ -48,26 +49,5 @@ impl Home {
             let _ = self.told.try_send(hand_over);
         }
         true
-    }
-
-    async fn put_back(&self, back: &[HandOver]) -> Result<(), StoreError> {
-        if back.is_empty() {
-            return Ok(());
-        }
-        self.parts.outbox.return_to_outbox(back, self.delay).await?;
-        // Where the confirm ends the job, it may have ended it already, and then nothing was put back: run it again.
-        let ended: Vec<JobKey> =
-            back.iter().filter(|hand_over| self.ends_on_confirm(hand_over)).map(|hand_over| hand_over.key.clone()).collect();
-        if !ended.is_empty() {
-            let why = Some("no queue took the message".to_owned());
-            let replay = ReplayRequest { trigger: Trigger::Retry, actor: "relay".to_owned(), why };
-            self.parts.jobs.replay(&ended, replay, Arc::clone(&self.parts.subscriptions)).await?;
-        }
-        Ok(())
-    }
-
-    fn ends_on_confirm(&self, hand_over: &HandOver) -> bool {
-        let known = self.parts.subscriptions.find(&hand_over.key.subscription);
-        known.is_some_and(|subscription| subscription.completes_on == CompletesOn::Confirm)
     }
 }

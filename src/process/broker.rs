@@ -1,5 +1,6 @@
-//! The queue of outcomes as a [`Feed`]: one channel's life.
+//! The broker as processing sees it: the queue of outcomes as a [`Feed`], one channel's life; and how full queues are.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,9 +10,12 @@ use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 
-use super::outcomes::{Feed, FeedError, Incoming};
+use super::lost::QueueLook;
+use super::outcomes::{Feed, FeedError, Feeds, Incoming};
+use crate::amqp::{Link, Names, ready_count};
 
 /// Settings of the feed.
 #[derive(Debug, Clone)]
@@ -28,6 +32,80 @@ impl FeedConfig {
     /// The defaults for `queue`.
     pub fn new(queue: String) -> Self {
         Self { queue, prefetch: 256, operation_timeout: Duration::from_secs(10) }
+    }
+}
+
+/// Feeds on the consuming connection, as it comes and goes.
+pub struct BrokerFeeds {
+    links: watch::Receiver<Option<Arc<Link>>>,
+    config: FeedConfig,
+    /// Another feed was given before: the next one is not opened at once.
+    again: bool,
+}
+
+/// Between the end of a feed and the next one, beside the connection's own waits.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+
+impl BrokerFeeds {
+    pub fn new(links: watch::Receiver<Option<Arc<Link>>>, config: FeedConfig) -> Self {
+        Self { links, config, again: false }
+    }
+
+    async fn link(&mut self) -> Arc<Link> {
+        loop {
+            if let Some(link) = self.links.borrow_and_update().clone() {
+                return link;
+            }
+            if self.links.changed().await.is_err() {
+                // Nobody keeps the connection any more: the process is about to stop.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    async fn open(&mut self) -> Result<AmqpFeed, FeedError> {
+        let link = self.link().await;
+        let channel = link.channel().await.map_err(|error| FeedError(error.to_string()))?;
+        open_feed(channel, &self.config).await
+    }
+}
+
+#[async_trait]
+impl Feeds for BrokerFeeds {
+    async fn next(&mut self) -> Box<dyn Feed> {
+        loop {
+            if std::mem::replace(&mut self.again, true) {
+                sleep(REOPEN_PAUSE).await;
+            }
+            match self.open().await {
+                Ok(feed) => return Box::new(feed),
+                Err(error) => tracing::warn!(%error, "the queue of outcomes cannot be consumed"),
+            }
+        }
+    }
+}
+
+/// Asks the broker how many messages a subscription's queues have ready.
+pub struct BrokerQueues {
+    links: watch::Receiver<Option<Arc<Link>>>,
+    names: Names,
+}
+
+impl BrokerQueues {
+    pub fn new(links: watch::Receiver<Option<Arc<Link>>>, names: Names) -> Self {
+        Self { links, names }
+    }
+}
+
+#[async_trait]
+impl QueueLook for BrokerQueues {
+    async fn ready(&self, subscription: &str) -> Option<u64> {
+        let link = self.links.borrow().clone()?;
+        let mut ready = 0;
+        for queue in [self.names.queue(subscription), self.names.slow_queue(subscription)] {
+            ready += u64::from(ready_count(&link, &queue).await.ok()?);
+        }
+        Some(ready)
     }
 }
 

@@ -134,7 +134,11 @@ impl Intake for FakeStore {
         panic!("process never submits")
     }
 
-    async fn record_rejections(&self, rejections: Vec<NewRejection>, _bounds: QuarantineBounds) -> Result<(), StoreError> {
+    async fn record_rejections(
+        &self,
+        rejections: Vec<NewRejection>,
+        _bounds: QuarantineBounds,
+    ) -> Result<(), StoreError> {
         self.rejections.lock().expect("not poisoned").extend(rejections);
         Ok(())
     }

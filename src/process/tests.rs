@@ -86,14 +86,18 @@ async fn gauges_follow_the_counters_and_every_label_starts_at_zero() {
     }
 
     let step = |gauges: &mut Gauges| {
-        let stepped = ::metrics::with_local_recorder(&recorder, || futures_util::FutureExt::now_or_never(gauges.step()));
+        let stepped =
+            ::metrics::with_local_recorder(&recorder, || futures_util::FutureExt::now_or_never(gauges.step()));
         stepped.expect("the fake never waits").expect("stepped");
         handle.render()
     };
     set(&[("billing", JobState::Review, 3), ("old-name", JobState::Queued, 2)]);
     let rendered = step(&mut gauges);
     assert!(rendered.contains("makbuz_jobs{subscription=\"billing\",state=\"review\"} 3"));
-    assert!(rendered.contains("makbuz_jobs{subscription=\"old-name\",state=\"queued\"} 2"), "a retired one is shown too");
+    assert!(
+        rendered.contains("makbuz_jobs{subscription=\"old-name\",state=\"queued\"} 2"),
+        "a retired one is shown too"
+    );
     assert!(rendered.contains("makbuz_oldest_unprocessed_seconds{subscription=\"billing\"} 42"));
     set(&[]);
     let rendered = step(&mut gauges);

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::tx::{Counts, Tx};
-use super::{job_flow, DeliveryVerdict, EventVerdict, FreshRows, NewDelivery, OutboxMessage, StoreError, Verdict};
+use super::{DeliveryVerdict, EventVerdict, FreshRows, NewDelivery, OutboxMessage, StoreError, Verdict, job_flow};
 use crate::model::id::ReceiptId;
 use crate::model::job::OUTBOX_COUNT;
 use crate::model::receipt::{Flag, HoldReason};
@@ -78,13 +78,15 @@ fn count_inserted(planned: &Planned, inserted: &HashSet<ReceiptId>, counts: &mut
 fn first_verdicts(plan: &Plan<'_>, planned: &Planned, inserted: &HashSet<ReceiptId>) -> Vec<EventVerdict> {
     let verdict = |event: &plan::Event<'_>| {
         let id = event.new.receipt_id;
-        let receipt = planned.position.get(&id).map(|at| &planned.rows.receipts[*at]).filter(|_| inserted.contains(&id));
+        let receipt =
+            planned.position.get(&id).map(|at| &planned.rows.receipts[*at]).filter(|_| inserted.contains(&id));
         let held = receipt.and_then(|receipt| receipt.hold_reason);
         EventVerdict {
             receipt_id: id,
             verdict: if held == Some(HoldReason::Suspect) { Verdict::Suspect } else { Verdict::Stored },
             held,
-            unmatched: receipt.is_some_and(|receipt| receipt.flags.split(',').any(|flag| flag == Flag::Unmatched.as_str())),
+            unmatched: receipt
+                .is_some_and(|receipt| receipt.flags.split(',').any(|flag| flag == Flag::Unmatched.as_str())),
             rearmed: 0,
         }
     };

@@ -52,6 +52,8 @@ pub struct SqliteConfig {
     pub read_max: Duration,
     /// Commands (outcomes, claims, outbox deletes …) that may wait for the writer; who comes later waits. Default 1,024.
     pub commands_max: usize,
+    /// How large the file may grow; past it intake answers 503, as on a full disk. Default: no bound but the disk.
+    pub bytes_max: Option<u64>,
 }
 
 impl SqliteConfig {
@@ -64,6 +66,7 @@ impl SqliteConfig {
             readers: 4,
             read_max: Duration::from_secs(1),
             commands_max: 1024,
+            bytes_max: None,
         }
     }
 
@@ -91,7 +94,11 @@ impl SqliteStore {
     /// Takes the file's lock, brings the schema up to date and starts the writer. Fails where another instance has the file
     /// ([`StoreError::InUse`]) or the schema refuses this binary. A file that cannot be opened now is tried again with each
     /// transaction; until then everything answers [`StoreError::Unavailable`].
-    pub async fn open(config: SqliteConfig, clock: Arc<dyn Clock>, random: Arc<dyn Random>) -> Result<Self, StoreError> {
+    pub async fn open(
+        config: SqliteConfig,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+    ) -> Result<Self, StoreError> {
         let lock = lock::take(&config.path)?;
         let readers = SqlitePoolOptions::new()
             .max_connections(config.readers.max(1))
@@ -101,6 +108,7 @@ impl SqliteStore {
         let shared = Arc::new(Shared {
             path: config.path,
             busy_timeout: config.busy_timeout,
+            bytes_max: config.bytes_max,
             clock,
             random,
             fresh: OnceLock::new(),
@@ -134,7 +142,7 @@ impl SqliteStore {
     /// Brings a file to this binary's schema without serving it; returns how many steps ran.
     pub async fn migrate(config: &SqliteConfig, clock: &dyn Clock, random: &dyn Random) -> Result<u32, StoreError> {
         let _lock = lock::take(&config.path)?;
-        let mut conn = connection::open_writer(&config.path, config.busy_timeout).await?;
+        let mut conn = connection::open_writer(&config.path, config.busy_timeout, config.bytes_max).await?;
         let steps = migrations::run(&mut conn, random, clock.now()).await?;
         conn.close().await.map_err(failure)?;
         Ok(steps)

@@ -5,6 +5,7 @@ mod support;
 mod edge;
 mod jobs;
 mod postgres;
+mod peers;
 mod providers;
 mod relay;
 mod store;

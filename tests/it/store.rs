@@ -1,5 +1,6 @@
 //! The conformance suite of the store: every test is a function over a store and its harness, and runs on every backend. A
 //! bug of one backend is fixed by a case here.
+#![expect(clippy::unwrap_used, reason = "these functions are tests, though only macros call them so")]
 
 pub mod harness;
 
@@ -36,8 +37,7 @@ macro_rules! on_backend {
 macro_rules! conformance {
     ($($tests:tt)*) => {
         on_backend!(sqlite: $($tests)*);
-        // POSTGRES: uncomment the next line once `support::postgres::fresh_store()` is there.
-        // on_backend!(postgres: $($tests)*);
+        on_backend!(postgres: $($tests)*);
     };
 }
 

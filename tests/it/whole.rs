@@ -1,1 +1,89 @@
-//! The real binary from the wire to the queue.
+//! The whole program as its users run it: a child process on real sockets, killed at random, cut off from its broker and
+//! from its database, and stopped. What was answered 200 is the truth that everything else is held against.
+
+mod crash;
+mod outage;
+mod stop;
+
+use super::support::broker::Broker;
+use super::support::database::{Database, Store};
+use super::support::process::Installation;
+
+/// The secret of the source `pay`, and the consumer's token.
+const SECRET: &str = "whsec_integration_0123456789";
+const TOKEN: &str = "token-of-the-integration-tests";
+
+/// One installation with its store and, for PostgreSQL, its broker.
+struct House {
+    installation: Installation,
+    store: Store,
+    /// Dropped after the program that uses them.
+    services: Option<(Database, Broker)>,
+}
+
+impl House {
+    /// The embedded default: SQLite, and a subscription that is claimed.
+    fn embedded() -> Self {
+        let installation =
+            Installation::new(&config("sqlite://makbuz.db", None), &[("PAY_SECRET", SECRET), ("TOKEN", TOKEN)]);
+        let store = Store::sqlite(installation.folder());
+        Self { installation, store, services: None }
+    }
+
+    /// Production: PostgreSQL and RabbitMQ; `None` where they are not.
+    async fn production() -> Option<Self> {
+        let (database, broker) = services().await?;
+        let (store_url, amqp_url) = (database.url.clone(), broker.url.clone());
+        Some(Self::behind(database, broker, &store_url, &amqp_url).await)
+    }
+
+    /// The same with other addresses for the program than for the test.
+    async fn behind(database: Database, broker: Broker, store_url: &str, amqp_url: &str) -> Self {
+        let variables = [("PAY_SECRET", SECRET), ("TOKEN", TOKEN), ("STORE_URL", store_url), ("AMQP_URL", amqp_url)];
+        let installation = Installation::new(&config("env:STORE_URL", Some(&broker.prefix)), &variables);
+        installation.migrate().await;
+        let store = Store::Postgres(database.url.clone());
+        Self { installation, store, services: Some((database, broker)) }
+    }
+
+    fn broker(&self) -> &Broker {
+        &self.services.as_ref().expect("production has one").1
+    }
+}
+
+async fn services() -> Option<(Database, Broker)> {
+    let database = Database::create().await?;
+    Some((database, Broker::find(&["all"])?))
+}
+
+/// One source of a provider that signs time and body, one subscription that takes everything.
+fn config(store: &str, amqp_prefix: Option<&str>) -> String {
+    let amqp = amqp_prefix
+        .map(|prefix| format!("[amqp]\nurl = \"env:AMQP_URL\"\nprefix = \"{prefix}\"\n"))
+        .unwrap_or_default();
+    let target = if amqp_prefix.is_some() { "amqp" } else { "pull" };
+    format!(
+        r#"
+[edge]
+listen = "127.0.0.1:0"
+answer_max = "2s"
+[admin]
+listen = "127.0.0.1:0"
+[store]
+url = "{store}"
+{amqp}
+[[source]]
+name = "pay"
+provider = "stripe"
+secrets = ["env:PAY_SECRET"]
+[[subscription]]
+name = "all"
+target = "{target}"
+[[token]]
+name = "consumer"
+value = "env:TOKEN"
+role = "consumer"
+subscriptions = ["all"]
+"#
+    )
+}

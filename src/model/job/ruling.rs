@@ -21,6 +21,7 @@ pub struct Report<'a> {
 
 /// What becomes of the report, and what is to be written.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one lives for a moment, for each report")]
 pub enum Ruling {
     /// The attempt has not begun.
     NoSuchAttempt,

@@ -68,7 +68,8 @@ async fn a_batch_is_acked_after_its_commit_and_not_before() {
 async fn a_bad_report_is_kept_and_acked_and_never_stops_its_neighbours() {
     let store = Arc::new(FakeStore::default());
     let mut consumer = consumer(&store);
-    let stolen = String::from_utf8(report(&job(1), 1, "completed", "")).expect("text").replace("\"attempt\":1", "\"attempt\":2");
+    let stolen =
+        String::from_utf8(report(&job(1), 1, "completed", "")).expect("text").replace("\"attempt\":1", "\"attempt\":2");
     let mut feed = FakeFeed::of(vec![
         b"\xff\xfe".to_vec(),
         b"[]".to_vec(),
@@ -104,10 +105,8 @@ async fn a_row_that_the_database_refuses_is_isolated_and_the_others_commit_in_or
 
 #[tokio::test]
 async fn what_was_held_of_an_old_connection_is_forgotten_with_it() {
-    let store = Arc::new(FakeStore {
-        failures: Mutex::new(VecDeque::from([StoreError::Busy])),
-        ..FakeStore::default()
-    });
+    let store =
+        Arc::new(FakeStore { failures: Mutex::new(VecDeque::from([StoreError::Busy])), ..FakeStore::default() });
     let mut consumer = consumer(&store);
     let mut old = FakeFeed::of(vec![report(&job(1), 1, "completed", "old tag")]);
     assert_eq!(consumer.step(&mut old, &subscriptions()).await.expect("stands"), Stepped::StoreFailed);
@@ -135,10 +134,8 @@ impl Feeds for FakeFeeds {
 
 #[tokio::test(start_paused = true)]
 async fn the_loop_goes_from_one_connection_to_the_next_and_ends_when_asked() {
-    let store = Arc::new(FakeStore {
-        failures: Mutex::new(VecDeque::from([StoreError::Busy])),
-        ..FakeStore::default()
-    });
+    let store =
+        Arc::new(FakeStore { failures: Mutex::new(VecDeque::from([StoreError::Busy])), ..FakeStore::default() });
     let stop = CancellationToken::new();
     let feeds = VecDeque::from([
         FakeFeed::of(vec![report(&job(1), 1, "completed", "one")]),
@@ -147,4 +144,3 @@ async fn the_loop_goes_from_one_connection_to_the_next_and_ends_when_asked() {
     consumer(&store).run(Box::new(FakeFeeds(feeds, stop.clone())), subscriptions(), stop).await;
     assert_eq!(store.committed.lock().expect("not poisoned").len(), 2);
 }
-

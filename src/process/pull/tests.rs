@@ -83,7 +83,8 @@ async fn a_claim_gives_the_exact_bytes_and_a_token_that_finishes_it() {
     assert_eq!(given.operation_key, given.receipt);
     assert_eq!(store.asked(), ["claim badges 1 300s"]);
 
-    let extended = pull.extend(&badge(1), &ExtendBody { attempt: 2, token: given.token.clone(), lease_s: Some(60) }).await;
+    let extended =
+        pull.extend(&badge(1), &ExtendBody { attempt: 2, token: given.token.clone(), lease_s: Some(60) }).await;
     assert_eq!(extended.expect("extended").lease_s, 60);
     let done = pull.outcome(&badge(1), &report(&badge(1), 2, "completed", ""), "worker").await.expect("done");
     assert_eq!((done.verdict, done.state), ("applied", Some("completed")));
@@ -145,7 +146,8 @@ async fn a_wake_and_a_stop_end_the_wait() {
     let config = PullConfig { look_every: Duration::from_secs(3600), ..PullConfig::default() };
     let stop = CancellationToken::new();
     let jobs: Arc<dyn Jobs> = store.clone();
-    let pull = Arc::new(Pull::new(config, jobs, subscriptions(), token_key(), Arc::new(MockClock::at(0)), stop.clone()));
+    let pull =
+        Arc::new(Pull::new(config, jobs, subscriptions(), token_key(), Arc::new(MockClock::at(0)), stop.clone()));
     let body = ClaimBody { max: None, wait_s: Some(30) };
 
     let began = Instant::now();
@@ -167,7 +169,8 @@ async fn a_wake_and_a_stop_end_the_wait() {
 async fn claims_past_the_bound_answer_at_once() {
     let config = PullConfig { waiting_max: 1, ..PullConfig::default() };
     let jobs: Arc<dyn Jobs> = queued(Vec::new());
-    let pull = Pull::new(config, jobs, subscriptions(), token_key(), Arc::new(MockClock::at(0)), CancellationToken::new());
+    let pull =
+        Pull::new(config, jobs, subscriptions(), token_key(), Arc::new(MockClock::at(0)), CancellationToken::new());
     let body = ClaimBody { max: None, wait_s: Some(10) };
     let began = Instant::now();
     tokio::select! {

@@ -88,7 +88,9 @@ fn late_events<'a>(
             }
             planned.receipt(first)
         } else {
-            *known.get(&event.key).ok_or_else(|| StoreError::Unavailable("a key is taken and has no receipt".to_owned()))?
+            *known
+                .get(&event.key)
+                .ok_or_else(|| StoreError::Unavailable("a key is taken and has no receipt".to_owned()))?
         };
         let verdict = if differs(event, receipt) { Verdict::Divergent } else { Verdict::Duplicate };
         late.push(Late { position, event, receipt, verdict });
@@ -98,7 +100,8 @@ fn late_events<'a>(
 
 /// Only two signed deliveries are compared; what was imported or read from the provider's list may look otherwise.
 fn differs(event: &Event<'_>, receipt: &Receipt) -> bool {
-    let comparable = matches!(receipt.origin, Origin::Delivery | Origin::Admitted) && event.from.origin == Origin::Delivery;
+    let comparable =
+        matches!(receipt.origin, Origin::Delivery | Origin::Admitted) && event.from.origin == Origin::Delivery;
     comparable && receipt.item_sha256.is_some_and(|kept| kept != event.new.item_sha256)
 }
 

@@ -60,7 +60,8 @@ pub(super) async fn messages(
     for row in rows.into_iter().filter(|row| !held_back.contains(&row.key.subscription)) {
         let position = planned.position[&row.key.receipt];
         let event = &plan.events[planned.event[position]];
-        let receipt = shared.entry(row.key.receipt).or_insert_with(|| Arc::new(planned.rows.receipts[position].clone()));
+        let receipt =
+            shared.entry(row.key.receipt).or_insert_with(|| Arc::new(planned.rows.receipts[position].clone()));
         messages.push(OutboxMessage {
             id: row.id,
             shard: row.shard,
@@ -72,4 +73,86 @@ pub(super) async fn messages(
         });
     }
     Ok(messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::model::attempt::Trigger;
+    use crate::model::job::{JobKey, Lane};
+    use crate::model::receipt::{EventKey, Mode, Origin, Receipt};
+    use crate::random::SeededRandom;
+
+    #[derive(Default)]
+    struct Relay(Mutex<Vec<(&'static str, usize)>>);
+
+    impl FreshRows for Relay {
+        fn shard(&self, _: ReceiptId) -> u8 {
+            0
+        }
+        fn before_commit(&self, rows: &[(OutboxId, u8)]) {
+            self.0.lock().unwrap().push(("before", rows.len()));
+        }
+        fn committed(&self, rows: Vec<OutboxMessage>) {
+            self.0.lock().unwrap().push(("committed", rows.len()));
+        }
+        fn abandoned(&self, rows: &[OutboxId]) {
+            self.0.lock().unwrap().push(("abandoned", rows.len()));
+        }
+    }
+
+    fn message() -> OutboxMessage {
+        let random = SeededRandom::new(3);
+        let id = ReceiptId::new(7, &random);
+        let receipt = Receipt {
+            id,
+            key: EventKey { provider: "p".to_owned(), account: String::new(), event_id: "e".to_owned() },
+            provider_ref: "e".to_owned(),
+            mode: Mode::Live,
+            source: "web".to_owned(),
+            event_type: String::new(),
+            occurred_at: None,
+            received_at: 7,
+            resource_key: None,
+            resource_version: None,
+            payload_id: None,
+            pointer: None,
+            part: None,
+            item_sha256: None,
+            signed_sha256: None,
+            verified_by: None,
+            origin: Origin::Imported,
+            flags: String::new(),
+            hold_reason: None,
+            duplicates: 0,
+            last_delivered_at: None,
+        };
+        OutboxMessage {
+            id: OutboxId::new(7, &random),
+            shard: 0,
+            queued_at: 7,
+            hand_over: HandOver {
+                key: JobKey { receipt: id, subscription: "billing".to_owned() },
+                attempt: 1,
+                lane: Lane::Fresh,
+                trigger: Trigger::First,
+            },
+            receipt: Arc::new(receipt),
+            content_type: String::new(),
+            body: Some(Bytes::new()),
+        }
+    }
+
+    #[test]
+    fn rows_whose_commit_failed_or_is_unknown_are_given_up() {
+        let relay = Arc::new(Relay::default());
+        drop(HeldRows::hold(Some(relay.clone()), vec![message()]));
+        HeldRows::hold(Some(relay.clone()), vec![message()]).committed();
+        HeldRows::hold(Some(relay.clone()), Vec::new()).committed();
+        assert_eq!(*relay.0.lock().unwrap(), [("before", 1), ("abandoned", 1), ("before", 1), ("committed", 1)]);
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use sha2::{Digest, Sha256};
 
 use crate::model::id::ReceiptId;
-use crate::model::receipt::EventKey;
+use crate::model::receipt::{EventKey, Origin};
 use crate::store::tx::Tx;
 use crate::store::{DeliveryVerdict, EventVerdict, NewDelivery, NewEvent, StoreError};
 
@@ -93,7 +93,7 @@ pub(super) async fn suspects(tx: &mut dyn Tx, plan: &Plan<'_>) -> Result<HashSet
 }
 
 fn is_guarded(delivery: &NewDelivery) -> bool {
-    delivery.replay_guard && !delivery.every_delivery
+    delivery.replay_guard && !delivery.every_delivery && delivery.origin == Origin::Delivery
 }
 
 fn key_of(from: &NewDelivery, new: &NewEvent) -> (EventKey, bool) {

@@ -54,7 +54,8 @@ pub(super) fn build(plan: &Plan<'_>, suspects: &HashSet<ReceiptId>, now: i64, co
         }
         position.insert(receipt.id, rows.receipts.len());
         event_of.push(positions[0]);
-        rows.replay_guard.push(event.from.replay_guard && !event.from.every_delivery && receipt.signed_sha256.is_some());
+        rows.replay_guard
+            .push(event.from.replay_guard && !event.from.every_delivery && receipt.signed_sha256.is_some());
         rows.receipts.push(receipt);
     }
     rows.payloads = with_body.into_iter().map(|delivery| payload_row(plan.deliveries[delivery])).collect();

@@ -16,7 +16,9 @@ use crate::model::id::{PayloadId, ReceiptId};
 use crate::model::job::{Job, JobKey, JobReason, JobState};
 use crate::model::receipt::{Mode, Receipt};
 use crate::store::tx::Tx as _;
-use crate::store::{Archive, JobQuery, JobView, NewRejection, ReceiptQuery, ReceiptView, Redelivery, StoreError, StoredBody};
+use crate::store::{
+    Archive, JobQuery, JobView, NewRejection, ReceiptQuery, ReceiptView, Redelivery, StoreError, StoredBody,
+};
 
 #[async_trait]
 impl Archive for PostgresStore {
@@ -154,8 +156,20 @@ async fn views(tx: &mut PgTx<'_>, receipts: Vec<Receipt>) -> Result<Vec<ReceiptV
     let ids: Vec<Uuid> = receipts.iter().map(|receipt| receipt.id.0).collect();
     let payloads: Vec<PayloadId> = receipts.iter().filter_map(|receipt| receipt.payload_id).collect();
     let found = async {
-        let jobs = of_receipts(tx.raw(), "-- jobs_of_receipts\nSELECT * FROM jobs WHERE receipt_id = ANY($1) ORDER BY receipt_id, subscription", &ids, rows::job).await?;
-        let deliveries = of_receipts(tx.raw(), "-- deliveries_of_receipts\nSELECT * FROM deliveries WHERE receipt_id = ANY($1) ORDER BY receipt_id, at", &ids, redelivery).await?;
+        let jobs = of_receipts(
+            tx.raw(),
+            "-- jobs_of_receipts\nSELECT * FROM jobs WHERE receipt_id = ANY($1) ORDER BY receipt_id, subscription",
+            &ids,
+            rows::job,
+        )
+        .await?;
+        let deliveries = of_receipts(
+            tx.raw(),
+            "-- deliveries_of_receipts\nSELECT * FROM deliveries WHERE receipt_id = ANY($1) ORDER BY receipt_id, at",
+            &ids,
+            redelivery,
+        )
+        .await?;
         let variants = of_receipts(tx.raw(), "-- divergences_of_receipts\nSELECT * FROM divergences WHERE receipt_id = ANY($1) ORDER BY receipt_id, at, item_sha256", &ids, variant).await?;
         let envelopes = bodies::envelopes(tx.raw(), &payloads).await?;
         Sql::Ok((jobs, deliveries, variants, envelopes))

@@ -38,61 +38,82 @@ async fn settings(connection: &mut PgConnection) -> Sql<Vec<CheckFinding>> {
     let text = |name: &str| row.try_get::<String, _>(name);
     let mut findings = vec![version(&text("version")?, row.try_get("number")?)];
     findings.push(must_be_on("fsync", &text("fsync")?, "a power failure loses or corrupts what was acknowledged"));
-    findings.push(must_be_on("full_page_writes", &text("full_page_writes")?, "a power failure can tear pages for good"));
+    findings.push(must_be_on(
+        "full_page_writes",
+        &text("full_page_writes")?,
+        "a power failure can tear pages for good",
+    ));
     findings.push(synchronous_commit(&text("synchronous_commit")?));
     if text("standbys")?.is_empty() {
         let text = "no synchronous standby: a 200 survives this server's crash, not its loss".to_owned();
-        findings.push(CheckFinding { severity: Severity::Ok, code: "synchronous_standby", text });
+        findings.push(CheckFinding { severity: Severity::Ok, code: "store_durability", text });
     }
     if text("wal_compression")? == "off" {
-        findings.push(warning("wal_compression", "wal_compression is off: full pages after each checkpoint double the WAL".to_owned()));
+        findings.push(warning("wal_compression is off: full pages after each checkpoint double the WAL".to_owned()));
     }
     let wal: i64 = row.try_get("max_wal_mib")?;
     if wal < 4096 {
-        let text = format!("max_wal_size is {wal} MiB: at some thousands of events a second it forces a checkpoint every few seconds");
-        findings.push(warning("max_wal_size", text));
+        let text = format!(
+            "max_wal_size is {wal} MiB: at some thousands of events a second it forces a checkpoint every few seconds"
+        );
+        findings.push(warning(text));
     }
     let checkpoint: i64 = row.try_get("checkpoint_s")?;
     if checkpoint < 900 {
         let text = format!("checkpoint_timeout is {checkpoint} s: under 15 min each page is written whole too often");
-        findings.push(warning("checkpoint_timeout", text));
+        findings.push(warning(text));
     }
     let connections: i32 = row.try_get("connections")?;
     if connections < 50 {
         let text = format!("max_connections is {connections}: each process takes up to 15 during an outage");
-        findings.push(warning("max_connections", text));
+        findings.push(warning(text));
     }
     Ok(findings)
 }
 
 fn version(text: &str, number: i32) -> CheckFinding {
     let severity = if number < 140_000 { Severity::Error } else { Severity::Ok };
-    CheckFinding { severity, code: "server_version", text: format!("PostgreSQL {text} (14 or newer is needed)") }
+    CheckFinding { severity, code: "store_version", text: format!("PostgreSQL {text} (14 or newer is needed)") }
 }
 
-fn must_be_on(code: &'static str, value: &str, otherwise: &str) -> CheckFinding {
+fn must_be_on(name: &str, value: &str, otherwise: &str) -> CheckFinding {
+    let code = "store_durability";
     match value {
-        "on" => CheckFinding { severity: Severity::Ok, code, text: format!("{code} is on") },
-        _ => CheckFinding { severity: Severity::Error, code, text: format!("{code} is {value}: {otherwise}") },
+        "on" => CheckFinding { severity: Severity::Ok, code, text: format!("{name} is on") },
+        _ => CheckFinding { severity: Severity::Error, code, text: format!("{name} is {value}: {otherwise}") },
     }
 }
 
 fn synchronous_commit(value: &str) -> CheckFinding {
-    let code = "synchronous_commit";
+    let code = "store_durability";
     match value {
-        "on" | "remote_apply" => CheckFinding { severity: Severity::Ok, code, text: format!("{code} is {value} for our sessions") },
-        _ => CheckFinding { severity: Severity::Error, code, text: format!("{code} is {value}: a 200 could be forgotten") },
+        "on" | "remote_apply" => CheckFinding {
+            severity: Severity::Ok,
+            code,
+            text: format!("synchronous_commit is {value} for our sessions"),
+        },
+        _ => CheckFinding {
+            severity: Severity::Error,
+            code,
+            text: format!("synchronous_commit is {value}: a 200 could be forgotten"),
+        },
     }
 }
 
 async fn schema(connection: &mut PgConnection) -> Vec<CheckFinding> {
     let state = match migration::applied(connection).await {
-        Ok(applied) => migrate::complete(&applied, &migration::MIGRATIONS, migrate::BINARY_SCHEMA).map(|()| applied.len()),
+        Ok(applied) => {
+            migrate::complete(&applied, &migration::MIGRATIONS, migrate::BINARY_SCHEMA).map(|()| applied.len())
+        }
         Err(error) => Err(error),
     };
     let finding = match state {
-        Ok(steps) => CheckFinding { severity: Severity::Ok, code: "schema", text: format!("schema is complete ({steps} steps)") },
-        Err(error) => CheckFinding { severity: Severity::Error, code: "schema", text: error.to_string() },
+        Ok(steps) => CheckFinding {
+            severity: Severity::Ok,
+            code: "store_schema",
+            text: format!("schema is complete ({steps} steps)"),
+        },
+        Err(error) => CheckFinding { severity: Severity::Error, code: "store_schema", text: error.to_string() },
     };
     vec![finding]
 }
@@ -118,12 +139,24 @@ async fn trial(connection: &mut PgConnection) -> CheckFinding {
         Sql::Ok(back.as_deref() == Some(b"makbuz"))
     };
     match done.await {
-        Ok(true) => CheckFinding { severity: Severity::Ok, code: "trial", text: "wrote a row and read it back".to_owned() },
-        Ok(false) => CheckFinding { severity: Severity::Error, code: "trial", text: "a committed row was not there".to_owned() },
-        Err(error) => CheckFinding { severity: Severity::Error, code: "trial", text: format!("a row could not be written: {error}") },
+        Ok(true) => CheckFinding {
+            severity: Severity::Ok,
+            code: "store_writes",
+            text: "wrote a row and read it back".to_owned(),
+        },
+        Ok(false) => CheckFinding {
+            severity: Severity::Error,
+            code: "store_writes",
+            text: "a committed row was not there".to_owned(),
+        },
+        Err(error) => CheckFinding {
+            severity: Severity::Error,
+            code: "store_writes",
+            text: format!("a row could not be written: {error}"),
+        },
     }
 }
 
-fn warning(code: &'static str, text: String) -> CheckFinding {
-    CheckFinding { severity: Severity::Warning, code, text }
+fn warning(text: String) -> CheckFinding {
+    CheckFinding { severity: Severity::Warning, code: "store_sizes", text }
 }

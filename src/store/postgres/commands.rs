@@ -27,7 +27,8 @@ pub(super) struct Commands {
 impl Commands {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let connector = shared.connector.clone();
-        let connections = Arc::new(Connections::new(connector, shared.config.commands_max, shared.config.acquire_timeout));
+        let connections =
+            Arc::new(Connections::new(connector, shared.config.commands_max, shared.config.acquire_timeout));
         Self { shared, connections }
     }
 

@@ -79,7 +79,9 @@ impl FromStr for PostgresUrl {
         let known = text.starts_with("postgres://") || text.starts_with("postgresql://");
         match text.parse() {
             Ok(options) if known => Ok(Self(options)),
-            _ => Err(StoreError::Unavailable("the store's URL is not one of the form postgres://user@host/database".to_owned())),
+            _ => Err(StoreError::Unavailable(
+                "the store's URL is not one of the form postgres://user@host/database".to_owned(),
+            )),
         }
     }
 }

@@ -38,7 +38,8 @@ impl Day {
     /// `payloads_20261130`: letters and digits only.
     pub(super) fn table(self) -> String {
         let seconds = self.starts_at() / 1_000_000;
-        let date = time::OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(time::OffsetDateTime::UNIX_EPOCH).date();
+        let date =
+            time::OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(time::OffsetDateTime::UNIX_EPOCH).date();
         format!("payloads_{:04}{:02}{:02}", date.year(), u8::from(date.month()), date.day())
     }
 
@@ -46,7 +47,8 @@ impl Day {
     pub(super) fn from_table(name: &str) -> Option<Self> {
         let digits = name.strip_prefix("payloads_").filter(|digits| digits.len() == 8)?;
         let month = time::Month::try_from(digits.get(4..6)?.parse::<u8>().ok()?).ok()?;
-        let date = time::Date::from_calendar_date(digits.get(..4)?.parse().ok()?, month, digits.get(6..)?.parse().ok()?);
+        let date =
+            time::Date::from_calendar_date(digits.get(..4)?.parse().ok()?, month, digits.get(6..)?.parse().ok()?);
         Some(Self(date.ok()?.midnight().assume_utc().unix_timestamp().div_euclid(86_400)))
     }
 }
@@ -73,7 +75,9 @@ mod tests {
 
     #[test]
     fn other_tables_are_no_days() {
-        for name in ["payloads", "payloads_kept", "payloads_2026113", "payloads_20261301", "payloads_20260230", "receipts"] {
+        for name in
+            ["payloads", "payloads_kept", "payloads_2026113", "payloads_20261301", "payloads_20260230", "receipts"]
+        {
             assert_eq!(Day::from_table(name), None, "{name}");
         }
         assert_eq!(Day::from_table("payloads_20240229").map(Day::table).as_deref(), Some("payloads_20240229"));

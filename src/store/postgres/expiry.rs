@@ -16,15 +16,17 @@ use crate::store::StoreError;
 /// One process removes days at a time; others go on without ("mkbzends").
 const LOCK: i64 = 0x6d6b_627a_656e_6473;
 
-/// Removes the oldest day that ended `keep` ago or earlier, if there is one; returns how many bodies went with it, or
-/// `None` where there was nothing to remove.
-pub(super) async fn remove_oldest_day(shared: &Shared, keep: Duration) -> Result<Option<u64>, StoreError> {
+/// Days that one call removes at most: the rest waits for the next call.
+const DAYS_MAX: usize = 8;
+
+/// Removes days that ended `keep` ago or earlier, oldest first; returns how many bodies went.
+pub(super) async fn remove_old_days(shared: &Shared, keep: Duration) -> Result<u64, StoreError> {
     let mut connection = shared.connector.open(Purpose::Upkeep).await?;
     let offset = shared.offset();
     remove_on(&mut connection, keep, offset).await.map_err(|error| store_error(&error))
 }
 
-async fn remove_on(connection: &mut PgConnection, keep: Duration, offset: i64) -> Sql<Option<u64>> {
+async fn remove_on(connection: &mut PgConnection, keep: Duration, offset: i64) -> Sql<u64> {
     // The session ends with this function, and the lock with the session.
     let row = sqlx::query(
         "-- expiry_lock
@@ -34,28 +36,37 @@ async fn remove_on(connection: &mut PgConnection, keep: Duration, offset: i64) -
     .fetch_one(&mut *connection)
     .await?;
     if !row.try_get::<bool, _>("ours")? {
-        return Ok(None);
+        return Ok(0);
     }
     let until = row.try_get::<i64, _>("now")?.saturating_add(offset).saturating_sub(micros(keep));
     // Detaching waits for every transaction that may still see the day; nobody waits for us meanwhile.
     sqlx::raw_sql("SET lock_timeout = '60s'").execute(&mut *connection).await?;
-    let days = attached(connection).await?;
-    for (day, _) in days.iter().filter(|(_, leaving)| **leaving) {
-        finish_detaching(connection, *day).await?;
+    for (day, leaving) in attached(connection).await? {
+        if leaving {
+            finish_detaching(connection, day).await?;
+        }
     }
-    let left_over = detached(connection).await?.into_iter().filter(|day| day.ends_at() <= until).min();
-    if let Some(day) = left_over {
-        return drop_day(connection, day).await.map(Some);
+    let mut days: Vec<(Day, bool)> = detached(connection).await?.into_iter().map(|day| (day, false)).collect();
+    days.extend(attached(connection).await?.into_keys().map(|day| (day, true)));
+    days.retain(|(day, _)| day.ends_at() <= until);
+    days.sort_unstable();
+    days.truncate(DAYS_MAX);
+    let mut gone = 0;
+    for (day, is_attached) in &days {
+        if *is_attached {
+            keep_needed(connection, *day).await?;
+            let table = day.table();
+            ddl(connection, format!("-- detach_day\nALTER TABLE payloads DETACH PARTITION {table} CONCURRENTLY"))
+                .await?;
+        }
+        let bodies = drop_day(connection, *day).await?;
+        tracing::info!(table = day.table(), bodies, "a day of bodies was removed");
+        gone += bodies;
     }
-    let ended = days.iter().filter(|(_, leaving)| !**leaving).map(|(day, _)| *day).find(|day| day.ends_at() <= until);
-    let Some(day) = ended else { return Ok(None) };
-    keep_needed(connection, day).await?;
-    let table = day.table();
-    ddl(connection, format!("-- detach_day\nALTER TABLE payloads DETACH PARTITION {table} CONCURRENTLY")).await?;
-    let gone = drop_day(connection, day).await?;
-    forget_kept(connection).await?;
-    tracing::info!(table, bodies = gone, "a day of bodies was removed");
-    Ok(Some(gone))
+    if !days.is_empty() {
+        gone += forget_kept(connection).await?;
+    }
+    Ok(gone)
 }
 
 /// Days whose table is no partition: detached by a process that stopped before it had dropped them.
@@ -80,7 +91,9 @@ async fn drop_day(connection: &mut PgConnection, day: Day) -> Sql<u64> {
     sqlx::raw_sql("BEGIN").execute(&mut *connection).await?;
     ddl(connection, format!("-- lock_day\nLOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")).await?;
     keep_needed(connection, day).await?;
-    let sql = AssertSqlSafe(format!("-- count_gone\nSELECT count(*) AS n FROM {table} d WHERE NOT EXISTS (SELECT FROM payloads_kept k WHERE k.id = d.id)"));
+    let sql = AssertSqlSafe(format!(
+        "-- count_gone\nSELECT count(*) AS n FROM {table} d WHERE NOT EXISTS (SELECT FROM payloads_kept k WHERE k.id = d.id)"
+    ));
     let gone: i64 = sqlx::query(sql).persistent(false).fetch_one(&mut *connection).await?.try_get("n")?;
     ddl(connection, format!("-- drop_day\nDROP TABLE {table}")).await?;
     sqlx::raw_sql("COMMIT").execute(connection).await?;
@@ -112,7 +125,7 @@ async fn keep_needed(connection: &mut PgConnection, day: Day) -> Sql<()> {
 
 /// Removes kept bodies that no job needs any more. The look and the removal are one statement; a job that is armed again at
 /// the same moment goes to review for want of its body.
-async fn forget_kept(connection: &mut PgConnection) -> Sql<()> {
+async fn forget_kept(connection: &mut PgConnection) -> Sql<u64> {
     sqlx::query(
         "-- forget_kept_bodies
          WITH open AS MATERIALIZED (
@@ -128,5 +141,5 @@ async fn forget_kept(connection: &mut PgConnection) -> Sql<()> {
     )
     .execute(connection)
     .await
-    .map(drop)
+    .map(|done| done.rows_affected())
 }

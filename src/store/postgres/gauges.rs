@@ -87,7 +87,8 @@ async fn look_at_jobs(tx: &mut PgTx<'_>, mut last: LastLook) -> Result<(JobStatu
     .fetch_all(tx.raw())
     .await
     .and_then(|found| {
-        let count = |row: &sqlx::postgres::PgRow| Ok((row.try_get("subscription")?, row.try_get("state")?, row.try_get("n")?));
+        let count =
+            |row: &sqlx::postgres::PgRow| Ok((row.try_get("subscription")?, row.try_get("state")?, row.try_get("n")?));
         found.iter().map(count).collect::<Sql<Vec<(String, String, i64)>>>()
     });
     let mut status = JobStatus::default();
@@ -139,8 +140,9 @@ async fn oldest(
         .fetch_all(tx.raw())
         .await
         .and_then(|found| {
-            let head =
-                |row: &sqlx::postgres::PgRow| Ok((row.try_get("name")?, row.try_get("receipt_id")?, row.try_get("received_at")?));
+            let head = |row: &sqlx::postgres::PgRow| {
+                Ok((row.try_get("name")?, row.try_get("receipt_id")?, row.try_get("received_at")?))
+            };
             found.iter().map(head).collect::<Sql<Vec<(String, Uuid, i64)>>>()
         });
     let mut ages: BTreeMap<String, Duration> = names.iter().map(|name| (name.clone(), Duration::ZERO)).collect();

@@ -10,12 +10,19 @@ use crate::store::{DeliveryVerdict, Intake, NewDelivery, NewRejection, Quarantin
 
 #[async_trait]
 impl Intake for PostgresStore {
-    fn submit(&self, delivery: NewDelivery) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError> {
+    fn submit(
+        &self,
+        delivery: NewDelivery,
+    ) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError> {
         self.shared.gate.check()?;
         self.shared.queue.push(delivery)
     }
 
-    async fn record_rejections(&self, rejections: Vec<NewRejection>, bounds: QuarantineBounds) -> Result<(), StoreError> {
+    async fn record_rejections(
+        &self,
+        rejections: Vec<NewRejection>,
+        bounds: QuarantineBounds,
+    ) -> Result<(), StoreError> {
         let rejections = Arc::new(rejections);
         self.commands
             .run("record_rejections", move |tx| {

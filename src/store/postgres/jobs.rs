@@ -42,8 +42,17 @@ impl Jobs for PostgresStore {
         })
     }
 
-    async fn claim_jobs(&self, claim: ClaimRequest, subscriptions: Arc<SubscriptionSet>) -> Result<Vec<ClaimedJob>, StoreError> {
-        flow!(self, "claim_jobs", [claim, subscriptions], |tx, random| job_flow::claim_jobs(tx, &claim, &subscriptions, random))
+    async fn claim_jobs(
+        &self,
+        claim: ClaimRequest,
+        subscriptions: Arc<SubscriptionSet>,
+    ) -> Result<Vec<ClaimedJob>, StoreError> {
+        flow!(self, "claim_jobs", [claim, subscriptions], |tx, random| job_flow::claim_jobs(
+            tx,
+            &claim,
+            &subscriptions,
+            random
+        ))
     }
 
     async fn extend_lease(&self, job: &JobKey, attempt: i32, lease: Duration) -> Result<(), StoreError> {
@@ -52,11 +61,21 @@ impl Jobs for PostgresStore {
     }
 
     async fn hand_out_due(&self, limit: u32, subscriptions: Arc<SubscriptionSet>) -> Result<u32, StoreError> {
-        flow!(self, "hand_out_due", [subscriptions], |tx, random| job_flow::hand_out_due(tx, limit, &subscriptions, random))
+        flow!(self, "hand_out_due", [subscriptions], |tx, random| job_flow::hand_out_due(
+            tx,
+            limit,
+            &subscriptions,
+            random
+        ))
     }
 
     async fn rescue_expired(&self, limit: u32, subscriptions: Arc<SubscriptionSet>) -> Result<u32, StoreError> {
-        flow!(self, "rescue_expired", [subscriptions], |tx, random| job_flow::rescue_expired(tx, limit, &subscriptions, random))
+        flow!(self, "rescue_expired", [subscriptions], |tx, random| job_flow::rescue_expired(
+            tx,
+            limit,
+            &subscriptions,
+            random
+        ))
     }
 
     async fn republish_lost(

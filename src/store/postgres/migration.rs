@@ -2,10 +2,10 @@
 
 use sqlx::{PgConnection, Row};
 
+use super::below;
 use super::config::{PostgresConfig, PostgresUrl};
 use super::connect::{Connector, Purpose};
 use super::error::{commit_error, store_error};
-use super::below;
 use crate::random::Random;
 use crate::store::StoreError;
 use crate::store::migrate::{self, Applied, BINARY_SCHEMA, Migration, TOKEN_KEY_SETTING};
@@ -60,7 +60,11 @@ pub(super) async fn allow(connection: &mut PgConnection) -> Result<(), StoreErro
 async fn apply_next(connection: &mut PgConnection, key: &[u8]) -> Result<Option<&'static str>, StoreError> {
     let failed = |error| store_error(&error);
     sqlx::raw_sql("BEGIN; SET LOCAL lock_timeout = '5min'").execute(&mut *connection).await.map_err(failed)?;
-    sqlx::query("-- migration_lock\nSELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *connection).await.map_err(failed)?;
+    sqlx::query("-- migration_lock\nSELECT pg_advisory_xact_lock($1)")
+        .bind(LOCK)
+        .execute(&mut *connection)
+        .await
+        .map_err(failed)?;
     sqlx::raw_sql(
         "-- migrations_table
          CREATE TABLE IF NOT EXISTS schema_migrations (
@@ -116,10 +120,12 @@ pub(super) async fn applied(connection: &mut PgConnection) -> Result<Vec<Applied
     if !there {
         return Ok(Vec::new());
     }
-    let rows = sqlx::query("-- applied_migrations\nSELECT number, checksum, min_binary FROM schema_migrations ORDER BY number")
-        .fetch_all(connection)
-        .await
-        .map_err(failed)?;
+    let rows = sqlx::query(
+        "-- applied_migrations\nSELECT number, checksum, min_binary FROM schema_migrations ORDER BY number",
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(failed)?;
     let number = |n: i32| u32::try_from(n).unwrap_or(0);
     let step = |row: &sqlx::postgres::PgRow| {
         let checksum: Vec<u8> = row.try_get("checksum").map_err(failed)?;

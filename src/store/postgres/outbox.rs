@@ -13,7 +13,9 @@ use crate::clock::micros;
 use crate::model::id::OutboxId;
 use crate::model::job::{JobReason, OUTBOX_COUNT};
 use crate::store::tx::Tx;
-use crate::store::{ConfirmedRow, FreshRows, HandOver, Outbox, OutboxMessage, OutboxQuery, OutboxStatus, StoreError, job_flow};
+use crate::store::{
+    ConfirmedRow, FreshRows, HandOver, Outbox, OutboxMessage, OutboxQuery, OutboxStatus, StoreError, job_flow,
+};
 
 #[async_trait]
 impl Outbox for PostgresStore {
@@ -47,7 +49,9 @@ impl Outbox for PostgresStore {
 
     async fn return_to_outbox(&self, returned: &[HandOver], delay: Duration) -> Result<(), StoreError> {
         let returned = returned.to_vec();
-        flow!(self, "return_to_outbox", [returned], |tx, random| job_flow::return_to_outbox(tx, &returned, delay, random))
+        flow!(self, "return_to_outbox", [returned], |tx, random| job_flow::return_to_outbox(
+            tx, &returned, delay, random
+        ))
     }
 
     async fn give_up_outbox(&self, rows: &[OutboxId], reason: JobReason, note: &str) -> Result<u64, StoreError> {
@@ -132,10 +136,12 @@ async fn hold(tx: &mut PgTx<'_>, relay: &str, share: u32, lease: Duration) -> Re
 }
 
 async fn release(tx: &mut PgTx<'_>, relay: &str, shards: &[u8]) -> Result<(), StoreError> {
-    let done = sqlx::query("-- release_shards\nUPDATE shards SET relay = NULL, until = 0 WHERE relay = $1 AND shard = ANY($2)")
-        .bind(relay)
-        .bind(shards.iter().map(|shard| i16::from(*shard)).collect::<Vec<_>>())
-        .execute(tx.raw())
-        .await;
+    let done = sqlx::query(
+        "-- release_shards\nUPDATE shards SET relay = NULL, until = 0 WHERE relay = $1 AND shard = ANY($2)",
+    )
+    .bind(relay)
+    .bind(shards.iter().map(|shard| i16::from(*shard)).collect::<Vec<_>>())
+    .execute(tx.raw())
+    .await;
     tx.keep(done).map(drop)
 }

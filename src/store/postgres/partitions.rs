@@ -59,7 +59,8 @@ pub(super) async fn attached(connection: &mut PgConnection) -> Sql<BTreeMap<Day,
 
 /// Ends a detachment that a process had begun when it stopped.
 pub(super) async fn finish_detaching(connection: &mut PgConnection, day: Day) -> Sql<()> {
-    ddl(connection, format!("-- finish_detaching\nALTER TABLE payloads DETACH PARTITION {} FINALIZE", day.table())).await
+    ddl(connection, format!("-- finish_detaching\nALTER TABLE payloads DETACH PARTITION {} FINALIZE", day.table()))
+        .await
 }
 
 /// Runs a statement with a table's name in it. Names cannot be parameters; these are made from numbers.
@@ -102,7 +103,9 @@ async fn make_day(connection: &mut PgConnection, day: Day) -> Sql<()> {
         let (table, from, to) = (day.table(), day.first_id(), day.plus(1).first_id());
         let sql = format!("-- create_day\nCREATE TABLE IF NOT EXISTS {table} (LIKE payloads INCLUDING ALL)");
         ddl(connection, sql).await?;
-        let sql = format!("-- attach_day\nALTER TABLE payloads ATTACH PARTITION {table} FOR VALUES FROM ('{from}') TO ('{to}')");
+        let sql = format!(
+            "-- attach_day\nALTER TABLE payloads ATTACH PARTITION {table} FOR VALUES FROM ('{from}') TO ('{to}')"
+        );
         ddl(connection, sql).await?;
     }
     sqlx::raw_sql("COMMIT").execute(connection).await.map(drop)

@@ -11,13 +11,11 @@ use crate::store::headers;
 use crate::store::tx::Tx as _;
 use crate::store::{NewRejection, QuarantineBounds, StoreError};
 
-/// What a row weighs beside its body.
-const ROW_BYTES: usize = 512;
-
 pub(super) async fn record(tx: &mut PgTx<'_>, rejections: &[NewRejection]) -> Result<(), StoreError> {
     let ids: Vec<_> = rejections.iter().map(|_| tx.new_id()).collect();
     let headers: Vec<String> = rejections.iter().map(|row| headers::to_json(&row.headers, &[])).collect();
-    let column = |value: fn(&NewRejection) -> &str| rejections.iter().map(|row| storable(value(row))).collect::<Vec<_>>();
+    let column =
+        |value: fn(&NewRejection) -> &str| rejections.iter().map(|row| storable(value(row))).collect::<Vec<_>>();
     let done = sqlx::query(
         "-- record_rejections
          INSERT INTO rejections (id, at, bytes, source, code, detail, peer, method, path, headers, body)
@@ -86,7 +84,7 @@ fn rejection(row: &PgRow) -> Sql<NewRejection> {
 
 fn weight(row: &NewRejection, headers: &str) -> i64 {
     let texts = row.detail.len() + row.path.len() + headers.len();
-    i64::try_from(row.body.len() + texts + ROW_BYTES).unwrap_or(i64::MAX)
+    i64::try_from(row.body.len() + texts).unwrap_or(i64::MAX)
 }
 
 /// Text as the database takes it: a request may hold a NUL where a provider would not put one.

@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sqlx::{PgConnection, Row};
 
+use super::Sql;
 use super::error::{Failure, commit_error, store_error};
 use super::statements::{bodies, due, intake, jobs, outbox, repeats};
-use super::Sql;
 use crate::model::attempt::Attempt;
 use crate::model::id::{OutboxId, PayloadId, ReceiptId, uuid_v7};
 use crate::model::job::{Job, JobKey};

@@ -59,7 +59,9 @@ impl Upkeep for PostgresStore {
         let days_ahead = match times.partitions {
             Some((last, days)) if !due(Some(last)) => days,
             _ => {
-                let days = self.detached("make_partitions", |shared| async move { partitions::make_ahead(&shared).await }).await?;
+                let days = self
+                    .detached("make_partitions", |shared| async move { partitions::make_ahead(&shared).await })
+                    .await?;
                 self.upkeep.lock().partitions = Some((now, days));
                 days
             }
@@ -72,8 +74,9 @@ impl Upkeep for PostgresStore {
             0
         };
         let keep = retention.bodies;
-        let removed = self.detached("remove_day", move |shared| async move { expiry::remove_oldest_day(&shared, keep).await });
-        let bodies_expired = removed.await?.unwrap_or(0);
+        let removed =
+            self.detached("remove_days", move |shared| async move { expiry::remove_old_days(&shared, keep).await });
+        let bodies_expired = removed.await?;
         Ok(UpkeepReport { partition_days_ahead: Some(days_ahead), bodies_expired, counts_corrected })
     }
 
@@ -86,7 +89,9 @@ impl Upkeep for PostgresStore {
                         .fetch_optional(tx.raw())
                         .await
                         .and_then(|row| row.map(|row| row.try_get::<Vec<u8>, _>("value")).transpose());
-                    let key = tx.keep(found)?.ok_or_else(|| StoreError::Schema("no token key: run `makbuz migrate`".to_owned()))?;
+                    let key = tx
+                        .keep(found)?
+                        .ok_or_else(|| StoreError::Schema("no token key: run `makbuz migrate`".to_owned()))?;
                     key.try_into().map_err(|_| StoreError::Schema("the token key is not 32 bytes".to_owned()))
                 })
             })
@@ -149,10 +154,11 @@ async fn sync(tx: &mut PgTx<'_>, subscriptions: &SubscriptionSet) -> Result<Vec<
     .execute(tx.raw())
     .await;
     tx.keep(done)?;
-    let retired = sqlx::query("-- retired_subscriptions\nSELECT name FROM subscriptions WHERE state = 'retired' ORDER BY name")
-        .fetch_all(tx.raw())
-        .await
-        .and_then(|found| found.iter().map(|row| row.try_get("name")).collect());
+    let retired =
+        sqlx::query("-- retired_subscriptions\nSELECT name FROM subscriptions WHERE state = 'retired' ORDER BY name")
+            .fetch_all(tx.raw())
+            .await
+            .and_then(|found| found.iter().map(|row| row.try_get("name")).collect());
     tx.keep(retired)
 }
 

@@ -33,12 +33,21 @@ pub(super) enum End {
     Lost(StoreError),
     /// The database gave no answer; the connection was dropped with what was on its way.
     LetGo,
+    /// It had not begun when intake was closed; the first writer of the next beginning goes before it.
+    StoodBack,
 }
 
 /// Commits what waits until the queue is closed or the connection is beyond repair.
 pub(super) async fn run(shared: Arc<Shared>, mut connection: PgConnection, slot: i16) -> End {
+    let _counted = shared.gate.connected();
     loop {
-        let Ok(taken) = timeout(IDLE_CHECK, shared.queue.take()).await else {
+        let taken = tokio::select! {
+            biased;
+            taken = shared.queue.take() => Some(taken),
+            () = sleep(IDLE_CHECK) => None,
+            () = shared.gate.suspicion() => None,
+        };
+        let Some(taken) = taken else {
             match still_there(&shared, connection).await {
                 Ok(same) => connection = same,
                 Err(end) => return end,
@@ -100,7 +109,8 @@ impl Writer<'_> {
             let lock_timeout = (!whole).then_some(SPLIT_LOCK_TIMEOUT);
             whole = false;
             // Past the limit the future is dropped together with the connection that it owns.
-            let tried = timeout(self.shared.config.answer_limit, self.commit(connection, &deliveries, lock_timeout)).await;
+            let tried =
+                timeout(self.shared.config.answer_limit, self.commit(connection, &deliveries, lock_timeout)).await;
             let Ok(tried) = tried else {
                 answer_all(part, &StoreError::UnknownOutcome("the database gave no answer".to_owned()));
                 parts.into_iter().for_each(|part| answer_all(part, &unavailable("the database gave no answer")));
@@ -159,7 +169,8 @@ impl Writer<'_> {
                 }
                 (Some(Failure::MissingDay), Err(error)) if reusable && round < AGAIN_MAX => {
                     round += 1;
-                    let days = batch.iter().map(|delivery| Day::of(delivery.payload_id.created_at())).collect::<BTreeSet<_>>();
+                    let days =
+                        batch.iter().map(|delivery| Day::of(delivery.payload_id.created_at())).collect::<BTreeSet<_>>();
                     tracing::info!(%error, days = days.len(), "a day of bodies has no partition: making it");
                     if let Err(error) = partitions::make(self.shared, &days).await {
                         return Tried { connection: Some(connection), result: Err(error) };

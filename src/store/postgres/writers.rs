@@ -1,6 +1,7 @@
 //! Keeps the writers alive, and the gate in front of them: closed while no commit can be expected, so that intake answers
 //! at once instead of queueing in vain.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,11 +24,40 @@ const MIGRATION_LIMIT: Duration = Duration::from_secs(900);
 pub(super) struct Gate {
     closed: Mutex<Option<StoreError>>,
     opened: Notify,
+    /// Another writer has lost its connection: those that are idle look after theirs.
+    suspected: Notify,
+    /// Writers that have a connection, as far as they know.
+    connected: AtomicU32,
+}
+
+/// One writer that has a connection.
+pub(super) struct Connected<'a>(&'a Gate);
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        self.0.connected.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Gate {
     pub(super) fn new() -> Self {
-        Self { closed: Mutex::new(Some(unavailable("no connection to the database yet"))), opened: Notify::new() }
+        Self {
+            closed: Mutex::new(Some(unavailable("no connection to the database yet"))),
+            opened: Notify::new(),
+            suspected: Notify::new(),
+            connected: AtomicU32::new(0),
+        }
+    }
+
+    /// Counts a writer for as long as the value lives.
+    pub(super) fn connected(&self) -> Connected<'_> {
+        self.connected.fetch_add(1, Ordering::SeqCst);
+        Connected(self)
+    }
+
+    /// Returns when another writer has lost its connection.
+    pub(super) async fn suspicion(&self) {
+        self.suspected.notified().await;
     }
 
     /// An error while the gate is closed.
@@ -92,10 +122,16 @@ pub(super) async fn run(shared: Arc<Shared>) {
         };
         match end {
             End::Stopped => failures = 0,
-            End::LetGo => shared.gate.close(unavailable("the database gave no answer to a commit")),
+            End::StoodBack => {}
+            End::LetGo => {
+                shared.gate.suspected.notify_waiters();
+                shared.gate.close(unavailable("the database gave no answer to a commit"));
+            }
             End::Lost(error) => {
                 failures += 1;
-                if writers.is_empty() || error.code() == "schema" {
+                shared.gate.suspected.notify_waiters();
+                // Writers that still commit go on, though no further connection can be had.
+                if shared.gate.connected.load(Ordering::SeqCst) == 0 {
                     shared.gate.close(error);
                 }
             }
@@ -109,6 +145,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
 async fn another(shared: Arc<Shared>, failures: u32) -> End {
     if failures > 0 {
         wait(&shared, failures - 1).await;
+    }
+    if shared.gate.check().is_err() {
+        return End::StoodBack;
     }
     match timeout(shared.config.answer_limit, shared.connector.open(Purpose::Write)).await {
         Ok(Ok(connection)) => {

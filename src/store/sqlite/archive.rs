@@ -13,14 +13,19 @@ use crate::model::id::ReceiptId;
 use crate::model::job::{Job, JobKey, JobReason, JobState};
 use crate::model::receipt::{Mode, Receipt};
 use crate::store::headers;
-use crate::store::{JobQuery, JobView, NewRejection, ReceiptQuery, ReceiptView, Redelivery, StoreError, StoredBody, part_of};
+use crate::store::{
+    JobQuery, JobView, NewRejection, ReceiptQuery, ReceiptView, Redelivery, StoreError, StoredBody, part_of,
+};
 
 pub(super) async fn receipt(conn: &mut SqliteConnection, id: ReceiptId) -> Result<Option<ReceiptView>, StoreError> {
     let found = receipts::by_id(conn, &[id]).await?;
     Ok(views(conn, found).await?.pop())
 }
 
-pub(super) async fn receipts(conn: &mut SqliteConnection, query: &ReceiptQuery) -> Result<Vec<ReceiptView>, StoreError> {
+pub(super) async fn receipts(
+    conn: &mut SqliteConnection,
+    query: &ReceiptQuery,
+) -> Result<Vec<ReceiptView>, StoreError> {
     let rows = sqlx::query(concat!(
         "-- receipts_page\nSELECT ",
         receipt_columns!(),
@@ -49,7 +54,8 @@ pub(super) async fn receipts(conn: &mut SqliteConnection, query: &ReceiptQuery) 
 pub(super) async fn body(conn: &mut SqliteConnection, id: ReceiptId, whole: bool) -> Result<StoredBody, StoreError> {
     let receipt = receipts::by_id(conn, &[id]).await?.pop().ok_or(StoreError::NotFound)?;
     let payload_id = receipt.payload_id.ok_or(StoreError::BodyGone)?;
-    let payload = receipts::payloads(conn, &[payload_id].into()).await?.remove(&payload_id).ok_or(StoreError::BodyGone)?;
+    let payload =
+        receipts::payloads(conn, &[payload_id].into()).await?.remove(&payload_id).ok_or(StoreError::BodyGone)?;
     let body = if whole { payload.body } else { part_of(&payload.body, receipt.part) };
     Ok(StoredBody { content_type: payload.content_type, body })
 }

@@ -3,9 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sqlx::sqlite::{
-    SqliteAutoVacuum, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous,
-};
+use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Row};
 
 use crate::store::StoreError;
@@ -14,19 +12,31 @@ use crate::store::StoreError;
 const CONSTRAINT: i32 = 19;
 const IO_ERROR: i32 = 10;
 
+/// The page size of files that we make.
+const PAGE_BYTES: u64 = 4096;
+
 /// The one connection that writes.
-pub(super) async fn open_writer(path: &Path, busy: Duration) -> Result<SqliteConnection, StoreError> {
-    let options = base(path, busy)
+pub(super) async fn open_writer(
+    path: &Path,
+    busy: Duration,
+    bytes_max: Option<u64>,
+) -> Result<SqliteConnection, StoreError> {
+    let mut options = base(path, busy)
         .create_if_missing(true)
+        .page_size(4096)
         .auto_vacuum(SqliteAutoVacuum::Incremental)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .pragma("journal_size_limit", "67108864")
         .pragma("wal_autocheckpoint", "1000");
+    if let Some(bytes) = bytes_max {
+        options = options.pragma("max_page_count", (bytes / PAGE_BYTES).max(1).to_string());
+    }
     let mut conn = options.connect().await.map_err(failure)?;
     let weak: Vec<_> = durability(&mut conn).await?.into_iter().filter(|setting| !setting.is_held()).collect();
     match weak.first() {
-        Some(setting) => Err(StoreError::Unavailable(format!(
+        // It does not get better by itself: a file that was made otherwise must be copied with VACUUM INTO.
+        Some(setting) => Err(StoreError::Schema(format!(
             "PRAGMA {} is {} and must be {}: receipts would not be durable",
             setting.name, setting.value, setting.wanted
         ))),

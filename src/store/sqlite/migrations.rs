@@ -80,10 +80,12 @@ async fn apply(conn: &mut SqliteConnection, random: &dyn Random, now: i64, binar
 
 /// What the file says of itself.
 pub(super) async fn applied(conn: &mut SqliteConnection) -> Result<Vec<Applied>, StoreError> {
-    let rows = sqlx::query("-- applied_migrations\nSELECT number, checksum, min_binary FROM schema_migrations ORDER BY number")
-        .fetch_all(conn)
-        .await
-        .map_err(failure)?;
+    let rows = sqlx::query(
+        "-- applied_migrations\nSELECT number, checksum, min_binary FROM schema_migrations ORDER BY number",
+    )
+    .fetch_all(conn)
+    .await
+    .map_err(failure)?;
     let mut applied = Vec::with_capacity(rows.len());
     for row in rows {
         let checksum: Vec<u8> = row.try_get(1).map_err(failure)?;
@@ -108,10 +110,13 @@ mod tests {
     async fn an_older_binary_is_refused_by_a_schema_that_does_not_allow_it() {
         let dir = tempfile::tempdir().unwrap();
         let random = SeededRandom::new(1);
-        let mut conn = open_writer(&dir.path().join("a.db"), Duration::from_secs(1)).await.unwrap();
+        let mut conn = open_writer(&dir.path().join("a.db"), Duration::from_secs(1), None).await.unwrap();
         assert_eq!(run(&mut conn, &random, 7).await.unwrap(), 1);
         assert_eq!(run(&mut conn, &random, 8).await.unwrap(), 0);
-        sqlx::query("INSERT INTO schema_migrations VALUES (2, 'later', zeroblob(32), 2, 9)").execute(&mut conn).await.unwrap();
+        sqlx::query("INSERT INTO schema_migrations VALUES (2, 'later', zeroblob(32), 2, 9)")
+            .execute(&mut conn)
+            .await
+            .unwrap();
         let error = run(&mut conn, &random, 10).await.unwrap_err();
         assert_eq!(error.code(), "schema");
         assert_eq!(run_as(&mut conn, &random, 11, 2).await.unwrap(), 0);
@@ -120,7 +125,7 @@ mod tests {
     #[tokio::test]
     async fn the_token_key_is_made_once() {
         let dir = tempfile::tempdir().unwrap();
-        let mut conn = open_writer(&dir.path().join("a.db"), Duration::from_secs(1)).await.unwrap();
+        let mut conn = open_writer(&dir.path().join("a.db"), Duration::from_secs(1), None).await.unwrap();
         let key = "SELECT value FROM settings WHERE name = 'token_key'";
         run(&mut conn, &SeededRandom::new(1), 7).await.unwrap();
         let first: Vec<u8> = sqlx::query_scalar(key).fetch_one(&mut conn).await.unwrap();

@@ -150,10 +150,7 @@ pub(super) async fn status(conn: &mut SqliteConnection, now: i64) -> Result<Outb
     .await
     .map_err(failure)?;
     let age = |first: i64| Duration::from_micros(u64::try_from(now - first).unwrap_or(0));
-    Ok(OutboxStatus {
-        depth: u64::try_from(depth).unwrap_or(0),
-        oldest: oldest.filter(|first| *first <= now).map(age),
-    })
+    Ok(OutboxStatus { depth: u64::try_from(depth).unwrap_or(0), oldest: oldest.filter(|first| *first <= now).map(age) })
 }
 
 /// Makes a relay known and returns how many live.
@@ -163,7 +160,11 @@ pub(super) async fn announce(
     now: i64,
     until: i64,
 ) -> Result<u32, StoreError> {
-    sqlx::query("-- forget_relays\nDELETE FROM relays WHERE until <= ?1").bind(now).execute(&mut *conn).await.map_err(failure)?;
+    sqlx::query("-- forget_relays\nDELETE FROM relays WHERE until <= ?1")
+        .bind(now)
+        .execute(&mut *conn)
+        .await
+        .map_err(failure)?;
     sqlx::query(
         "-- announce_relay
          INSERT INTO relays (name, until) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET until = excluded.until",
@@ -223,4 +224,3 @@ pub(super) async fn release_shards(conn: &mut SqliteConnection, relay: &str, sha
     .map_err(failure)?;
     Ok(())
 }
-

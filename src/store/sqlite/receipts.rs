@@ -12,11 +12,9 @@ use crate::model::id::{PayloadId, ReceiptId};
 use crate::model::receipt::{EventKey, Receipt};
 use crate::store::{StoreError, part_of};
 
-/// A stored body with what came along.
+/// A stored body.
 pub(super) struct Payload {
     pub content_type: String,
-    pub url: String,
-    pub headers: String,
     pub body: Bytes,
 }
 
@@ -75,16 +73,16 @@ pub(super) async fn payloads(
     conn: &mut SqliteConnection,
     ids: &HashSet<PayloadId>,
 ) -> Result<HashMap<PayloadId, Payload>, StoreError> {
-    let found: Vec<(Uuid, String, String, String, Vec<u8>)> = sqlx::query_as(
+    let found: Vec<(Uuid, String, Vec<u8>)> = sqlx::query_as(
         "-- payloads_by_id
-         SELECT p.id, p.content_type, p.url, p.headers, p.body FROM json_each(?1) e CROSS JOIN payloads p ON p.id = unhex(e.value)",
+         SELECT p.id, p.content_type, p.body FROM json_each(?1) e CROSS JOIN payloads p ON p.id = unhex(e.value)",
     )
     .bind(ids_json(ids.iter().map(|id| id.0)))
     .fetch_all(conn)
     .await
     .map_err(failure)?;
-    let payload = |(id, content_type, url, headers, body): (Uuid, String, String, String, Vec<u8>)| {
-        (PayloadId(id), Payload { content_type, url, headers, body: Bytes::from(body) })
+    let payload = |(id, content_type, body): (Uuid, String, Vec<u8>)| {
+        (PayloadId(id), Payload { content_type, body: Bytes::from(body) })
     };
     Ok(found.into_iter().map(payload).collect())
 }

@@ -15,8 +15,9 @@ use crate::model::id::{OutboxId, ReceiptId};
 use crate::model::job::{Job, JobKey, JobReason, OUTBOX_COUNT};
 use crate::store::tx::{Counts, Tx};
 use crate::store::{
-    Archive, ConfirmedRow, DeliveryVerdict, FreshRows, HandOver, Intake, JobQuery, JobView, NewDelivery, NewRejection, Outbox,
-    OutboxMessage, OutboxQuery, OutboxStatus, QuarantineBounds, ReceiptQuery, ReceiptView, StoreError, StoredBody, job_flow,
+    Archive, ConfirmedRow, DeliveryVerdict, FreshRows, HandOver, Intake, JobQuery, JobView, NewDelivery, NewRejection,
+    Outbox, OutboxMessage, OutboxQuery, OutboxStatus, QuarantineBounds, ReceiptQuery, ReceiptView, StoreError,
+    StoredBody, job_flow,
 };
 
 /// Refused requests written in one step.
@@ -24,11 +25,18 @@ const REJECTIONS_STEP: usize = 64;
 
 #[async_trait]
 impl Intake for SqliteStore {
-    fn submit(&self, delivery: NewDelivery) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError> {
+    fn submit(
+        &self,
+        delivery: NewDelivery,
+    ) -> Result<oneshot::Receiver<Result<DeliveryVerdict, StoreError>>, StoreError> {
         self.shared.intake.push(delivery)
     }
 
-    async fn record_rejections(&self, rejections: Vec<NewRejection>, bounds: QuarantineBounds) -> Result<(), StoreError> {
+    async fn record_rejections(
+        &self,
+        rejections: Vec<NewRejection>,
+        bounds: QuarantineBounds,
+    ) -> Result<(), StoreError> {
         let mut rest = rejections;
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(REJECTIONS_STEP));
@@ -111,7 +119,8 @@ impl Outbox for SqliteStore {
 
     async fn return_to_outbox(&self, returned: &[HandOver], delay: Duration) -> Result<(), StoreError> {
         let (returned, random) = (returned.to_vec(), self.shared.random.clone());
-        self.write(move |tx| Box::pin(async move { job_flow::return_to_outbox(tx, &returned, delay, &*random).await })).await
+        self.write(move |tx| Box::pin(async move { job_flow::return_to_outbox(tx, &returned, delay, &*random).await }))
+            .await
     }
 
     async fn give_up_outbox(&self, rows: &[OutboxId], reason: JobReason, note: &str) -> Result<u64, StoreError> {

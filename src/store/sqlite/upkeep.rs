@@ -186,10 +186,11 @@ pub(super) async fn sync_subscriptions(tx: &mut SqliteTx, set: &SubscriptionSet)
     .execute(&mut tx.conn)
     .await
     .map_err(failure)?;
-    let rows = sqlx::query("-- retired_subscriptions\nSELECT name FROM subscriptions WHERE state = 'retired' ORDER BY name")
-        .fetch_all(&mut tx.conn)
-        .await
-        .map_err(failure)?;
+    let rows =
+        sqlx::query("-- retired_subscriptions\nSELECT name FROM subscriptions WHERE state = 'retired' ORDER BY name")
+            .fetch_all(&mut tx.conn)
+            .await
+            .map_err(failure)?;
     rows.iter().map(|row| get(row, "name")).collect()
 }
 

@@ -30,6 +30,7 @@ const SLOTS: u64 = 64;
 pub(super) struct Shared {
     pub path: PathBuf,
     pub busy_timeout: Duration,
+    pub bytes_max: Option<u64>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
     pub fresh: OnceLock<Arc<dyn FreshRows>>,
@@ -58,7 +59,7 @@ impl Shared {
 
     /// A connection on this binary's schema.
     pub async fn connect(&self) -> Result<SqliteTx, StoreError> {
-        let mut conn = connection::open_writer(&self.path, self.busy_timeout).await?;
+        let mut conn = connection::open_writer(&self.path, self.busy_timeout, self.bytes_max).await?;
         migrations::run(&mut conn, &*self.random, self.clock.now()).await?;
         let slot = i64::try_from(self.random.next_u64() % SLOTS).unwrap_or(0);
         Ok(SqliteTx { conn, clock: self.clock.clone(), random: self.random.clone(), slot })

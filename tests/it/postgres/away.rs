@@ -15,7 +15,10 @@ use crate::support::postgres::{TestDatabase, admin, number, run};
 async fn a_database_that_is_missing_at_start_stops_nothing_and_is_used_once_it_is_there() {
     let database = TestDatabase::named();
     let store = PostgresStore::open(database.config(), Arc::new(SystemRandom::new()));
-    until("the reason is known", async || store.ready().await.is_err_and(|error| error.to_string().contains(&database.name))).await;
+    until("the reason is known", async || {
+        store.ready().await.is_err_and(|error| error.to_string().contains(&database.name))
+    })
+    .await;
     assert!(matches!(store.submit(delivery("evt_1")), Err(StoreError::Unavailable(_))));
 
     run(&mut admin().await, format!("CREATE DATABASE {}", database.name)).await;
@@ -82,8 +85,13 @@ async fn every_2xx_is_a_row_though_sessions_are_killed_under_load() {
         }
     }
     let rows = number(&mut other, "SELECT count(*) FROM receipts").await;
-    assert!(rows >= i64::try_from(stored).unwrap() && rows <= i64::try_from(stored + unknown).unwrap(), "{rows} {stored} {unknown}");
-    for table in ["SELECT count(DISTINCT id) FROM payloads", "SELECT count(*) / 2 FROM jobs", "SELECT count(*) FROM outbox"] {
+    assert!(
+        rows >= i64::try_from(stored).unwrap() && rows <= i64::try_from(stored + unknown).unwrap(),
+        "{rows} {stored} {unknown}"
+    );
+    for table in
+        ["SELECT count(DISTINCT id) FROM payloads", "SELECT count(*) / 2 FROM jobs", "SELECT count(*) FROM outbox"]
+    {
         assert_eq!(number(&mut other, table).await, rows, "{table}");
     }
     until_ready(&store).await;
@@ -101,7 +109,8 @@ async fn a_database_set_read_only_is_refused_and_used_again_once_it_is_writable(
     number(&mut other, format!("{kill} = '{}'", database.name)).await;
     let refused = answer(store.submit(delivery("evt_1"))).await.expect_err("no commit is possible");
     assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
-    until("health tells it", async || store.ready().await.is_err_and(|error| error.to_string().contains("read-only"))).await;
+    until("health tells it", async || store.ready().await.is_err_and(|error| error.to_string().contains("read-only")))
+        .await;
 
     run(&mut other, format!("ALTER DATABASE {} RESET default_transaction_read_only", database.name)).await;
     until_ready(&store).await;
@@ -121,6 +130,7 @@ async fn closing_commits_what_is_queued_and_takes_nothing_more() {
     assert!(matches!(store.submit(delivery("evt_late")), Err(StoreError::Unavailable(_))));
     let mut other = database.connect().await;
     assert_eq!(number(&mut other, "SELECT count(*) FROM receipts").await, 40);
-    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'makbuz %'";
+    let sessions =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'makbuz %'";
     until("its sessions are gone", async || number(&mut other, sessions).await == 0).await;
 }

@@ -9,26 +9,27 @@ use super::deliveries::{answer, delivery, store};
 use crate::support::postgres::{TestDatabase, number, run};
 
 /// One writer, held up by a lock until everything of the test is queued: all of it is one batch then.
-async fn in_one_batch(database: &TestDatabase, ids: &[String], meanwhile: &str) -> Vec<Result<Verdict, StoreError>> {
+async fn in_one_batch(database: &TestDatabase, ids: &[String], held: &str) -> Vec<Result<Verdict, StoreError>> {
     let mut config = database.config();
     config.writers = 1;
     let store = store(config).await;
     let mut other = database.connect().await;
     run(&mut other, "BEGIN; LOCK TABLE payloads IN ACCESS EXCLUSIVE MODE").await;
     let first = store.submit(delivery("evt_first"));
-    let waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'makbuz write%' AND wait_event_type = 'Lock'
+    let waits =
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'makbuz write%' AND wait_event_type = 'Lock'
                  AND datname = current_database()";
     let mut watcher = database.connect().await;
     super::deliveries::until("the writer waits", async || number(&mut watcher, waits).await == 1).await;
     let waiting: Vec<_> = ids.iter().map(|id| store.submit(delivery(id))).collect();
-    run(&mut watcher, meanwhile).await;
+    run(&mut watcher, held).await;
     run(&mut other, "COMMIT").await;
     answer(first).await.expect("the first one");
     let mut verdicts = Vec::new();
     for one in waiting {
         verdicts.push(answer(one).await.map(|verdict| verdict.events[0].verdict));
     }
-    // Before the session that holds `meanwhile` goes.
+    // Before the session that holds the lock goes.
     store.close().await;
     watcher.close().await.expect("closed");
     verdicts
@@ -60,14 +61,15 @@ async fn a_value_that_the_database_refuses_fails_alone() {
                   BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = '22000'; END $$;
                   CREATE TRIGGER refuse BEFORE INSERT ON receipts FOR EACH ROW WHEN (NEW.event_id IN ('evt_000', 'evt_017'))
                   EXECUTE FUNCTION refuse()";
-    let verdicts = in_one_batch(&database, &ids(18), refuse).await;
+    let mut other = database.connect().await;
+    run(&mut other, refuse).await;
+    let verdicts = in_one_batch(&database, &ids(18), "SELECT 1").await;
     for (n, verdict) in verdicts.iter().enumerate() {
         match n {
             0 | 17 => assert!(matches!(verdict, Err(StoreError::Row(_))), "{verdict:?}"),
             _ => assert!(matches!(verdict, Ok(Verdict::Stored)), "{n}: {verdict:?}"),
         }
     }
-    let mut other = database.connect().await;
     // Nothing of a refused delivery stays, and the counters tell the truth.
     assert_eq!(number(&mut other, "SELECT count(*) FROM receipts").await, 17);
     assert_eq!(number(&mut other, "SELECT count(*) FROM payloads").await, 17);
@@ -111,7 +113,8 @@ async fn serialization_failures_and_deadlocks_are_run_again() {
         let store = store(database.config()).await;
         answer(store.submit(delivery("evt_1"))).await.expect("a commit at the third try");
         assert_eq!(number(&mut other, "SELECT count(*) FROM receipts").await, 1);
-        let alive = makbuz::store::Outbox::announce_relay(&*store, "one", Duration::from_secs(5)).await.expect("the third try");
+        let alive =
+            makbuz::store::Outbox::announce_relay(&*store, "one", Duration::from_secs(5)).await.expect("the third try");
         assert_eq!(alive, 1);
         store.close().await;
     }
@@ -139,7 +142,8 @@ async fn writers_that_meet_in_the_same_keys_never_deadlock() {
     assert_eq!(number(&mut other, "SELECT count(*) FROM receipts").await, 150);
     assert_eq!(number(&mut other, "SELECT sum(duplicates)::bigint FROM receipts").await, 1050);
     run(&mut other, "SELECT pg_stat_force_next_flush()").await;
-    let deadlocks = number(&mut other, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await;
+    let deadlocks =
+        number(&mut other, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").await;
     assert_eq!(deadlocks, 0);
     one.close().await;
     two.close().await;

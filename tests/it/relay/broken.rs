@@ -45,13 +45,15 @@ async fn a_deleted_binding_loses_nothing_and_holds_up_nobody() {
     stage.connected().await;
     let (_connection, channel) = rabbit.channel().await;
     let (queue, exchange) = (rabbit.names().queue("billing"), rabbit.names().jobs());
-    let unbound = channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "billing".into(), FieldTable::default());
+    let unbound =
+        channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "billing".into(), FieldTable::default());
     unbound.await.expect("unbound");
     healthy_goes_on_and_the_other_arrives(&rabbit, &store, async || {
         assert!(store.returned() > 0, "it came home through `unrouted`");
         assert!(store.returned() < 600, "a flood of probes: {}", store.returned());
         let (queue, exchange) = (queue.as_str().into(), exchange.as_str().into());
-        let bound = channel.queue_bind(queue, exchange, "billing".into(), QueueBindOptions::default(), FieldTable::default());
+        let bound =
+            channel.queue_bind(queue, exchange, "billing".into(), QueueBindOptions::default(), FieldTable::default());
         bound.await.expect("bound");
     })
     .await;
@@ -100,13 +102,17 @@ async fn no_row_goes_by_a_confirm_that_was_not_its_own() {
     let names = rabbit.names();
     // The exchange is there already, and not as we would make it.
     let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-    let declared = channel.exchange_declare(names.jobs().into(), lapin::ExchangeKind::Direct, durable, FieldTable::default());
+    let declared =
+        channel.exchange_declare(names.jobs().into(), lapin::ExchangeKind::Direct, durable, FieldTable::default());
     declared.await.expect("declared");
     let mut amqp = rabbit.config();
     amqp.topology = TopologyMode::Check;
     let mut mail_queue = FieldTable::default();
     mail_queue.insert("x-queue-type".into(), lapin::types::AMQPValue::LongString("quorum".into()));
-    channel.queue_declare(names.queue("mail").into(), QueueDeclareOptions::durable(), mail_queue).await.expect("declared");
+    channel
+        .queue_declare(names.queue("mail").into(), QueueDeclareOptions::durable(), mail_queue)
+        .await
+        .expect("declared");
     let (queue, exchange) = (names.queue("mail").as_str().into(), names.jobs().as_str().into());
     let bound = channel.queue_bind(queue, exchange, "mail".into(), QueueBindOptions::default(), FieldTable::default());
     bound.await.expect("bound");
@@ -144,7 +150,8 @@ async fn what_no_queue_takes_goes_to_review_in_time_and_comes_back_with_the_rout
     stage.connected().await;
     let (_connection, channel) = rabbit.channel().await;
     let (queue, exchange) = (rabbit.names().queue("billing"), rabbit.names().jobs());
-    let unbound = channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "billing".into(), FieldTable::default());
+    let unbound =
+        channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "billing".into(), FieldTable::default());
     unbound.await.expect("unbound");
     let all = store.add_many("billing", 20);
     let in_review = || {
@@ -156,7 +163,8 @@ async fn what_no_queue_takes_goes_to_review_in_time_and_comes_back_with_the_rout
     // One of them may be out as the probe.
     eventually("in review", || in_review() >= 19).await;
     let (queue, exchange) = (queue.as_str().into(), exchange.as_str().into());
-    let bound = channel.queue_bind(queue, exchange, "billing".into(), QueueBindOptions::default(), FieldTable::default());
+    let bound =
+        channel.queue_bind(queue, exchange, "billing".into(), QueueBindOptions::default(), FieldTable::default());
     bound.await.expect("bound");
     let mut taker = rabbit.consume(&rabbit.names().queue("billing")).await;
     let mut came = HashSet::new();
@@ -177,12 +185,14 @@ async fn an_unrouted_message_of_a_job_that_completes_on_the_confirm_is_not_lost(
     stage.connected().await;
     let (_connection, channel) = rabbit.channel().await;
     let (queue, exchange) = (rabbit.names().queue("billing"), rabbit.names().jobs());
-    let unbound = channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "billing".into(), FieldTable::default());
+    let unbound =
+        channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "billing".into(), FieldTable::default());
     unbound.await.expect("unbound");
     let all: HashSet<String> = store.add_many("billing", 20).iter().map(ToString::to_string).collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (queue, exchange) = (queue.as_str().into(), exchange.as_str().into());
-    let bound = channel.queue_bind(queue, exchange, "billing".into(), QueueBindOptions::default(), FieldTable::default());
+    let bound =
+        channel.queue_bind(queue, exchange, "billing".into(), QueueBindOptions::default(), FieldTable::default());
     bound.await.expect("bound");
     let mut taker = rabbit.consume(&rabbit.names().queue("billing")).await;
     let mut came = HashSet::new();
@@ -206,8 +216,10 @@ async fn a_queue_with_other_arguments_degrades_and_is_published_to() {
     let state = stage.broker.state().borrow().clone();
     assert_eq!(state.code(), "degraded");
     let problems = state.topology.expect("looked at");
-    assert_eq!(problems.iter().map(|problem| (problem.name.as_str(), problem.code)).collect::<Vec<_>>(),
-        [(queue.as_str(), "broker_mismatch")]);
+    assert_eq!(
+        problems.iter().map(|problem| (problem.name.as_str(), problem.code)).collect::<Vec<_>>(),
+        [(queue.as_str(), "broker_mismatch")]
+    );
     store.add_many("billing", 10);
     let mut taker = rabbit.consume(&queue).await;
     taker.until(10, LIMIT, QUIET).await;
@@ -220,7 +232,8 @@ async fn the_shipped_rights_are_enough_and_no_more() {
     let Some(rabbit) = Rabbit::with_vhost().await else { return };
     let store = Memory::new();
     Stage::start(&rabbit, &store, quick("maker")).end_when_connected().await;
-    let (user, password) = rabbit.add_user("^$", r"^makbuz\.(jobs|events)$", r"^makbuz\.(unrouted|dead|outcomes)$").await;
+    let (user, password) =
+        rabbit.add_user("^$", r"^makbuz\.(jobs|events)$", r"^makbuz\.(unrouted|dead|outcomes)$").await;
     let mut amqp = rabbit.config();
     amqp.url = secrecy::SecretString::from(rabbit.url_as(&user, &password));
     amqp.topology = TopologyMode::Check;
@@ -233,7 +246,8 @@ async fn the_shipped_rights_are_enough_and_no_more() {
     // A stray comes home with these rights too.
     let (_connection, channel) = rabbit.channel().await;
     let (queue, exchange) = (rabbit.names().queue("mail"), rabbit.names().jobs());
-    let unbound = channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "mail".into(), FieldTable::default());
+    let unbound =
+        channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "mail".into(), FieldTable::default());
     unbound.await.expect("unbound");
     store.add("mail", b"{}");
     eventually("it came home", || store.returned() > 0).await;

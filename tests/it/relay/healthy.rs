@@ -49,8 +49,13 @@ async fn bytes_arrive_as_they_were_signed() {
     assert!(got.data.is_empty());
     let headers = got.properties.headers().clone().expect("headers");
     let url = headers.inner().get("makbuz-body-url").expect("an address");
-    assert_eq!(format!("{url:?}"), format!("{:?}", lapin::types::AMQPValue::LongString(
-        format!("https://hooks.example.com/v1/receipts/{id}/body").into())));
+    assert_eq!(
+        format!("{url:?}"),
+        format!(
+            "{:?}",
+            lapin::types::AMQPValue::LongString(format!("https://hooks.example.com/v1/receipts/{id}/body").into())
+        )
+    );
     stage.end().await;
 }
 

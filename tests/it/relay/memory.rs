@@ -61,7 +61,9 @@ impl Memory {
         let mut state = self.lock();
         let key = message.hand_over.key.clone();
         let attempt = message.hand_over.attempt;
-        state.jobs.insert(key.clone(), Held { state: JobState::Queued, attempt, reason: None, message: message.clone() });
+        state
+            .jobs
+            .insert(key.clone(), Held { state: JobState::Queued, attempt, reason: None, message: message.clone() });
         state.rows.insert(message.id, (message, SystemClock.now()));
         key.receipt
     }
@@ -222,7 +224,9 @@ impl Outbox for Memory {
                 continue;
             }
             bytes += row.body.as_ref().map_or(0, Bytes::len);
-            if found.len() >= usize::try_from(query.limit).expect("few") || (bytes > query.bytes_max && !found.is_empty()) {
+            if found.len() >= usize::try_from(query.limit).expect("few")
+                || (bytes > query.bytes_max && !found.is_empty())
+            {
                 break;
             }
             found.push(row.clone());
@@ -246,7 +250,11 @@ impl Outbox for Memory {
     async fn return_to_outbox(&self, returned: &[HandOver], delay: Duration) -> Result<(), StoreError> {
         let mut state = self.there()?;
         for hand_over in returned {
-            let Some(job) = state.jobs.get(&hand_over.key) else { continue };
+            let Some(job) = state.jobs.get_mut(&hand_over.key) else { continue };
+            // Only its confirm can have completed it here.
+            if job.state == JobState::Completed && job.attempt == hand_over.attempt {
+                job.state = JobState::Queued;
+            }
             if job.state != JobState::Queued || job.attempt != hand_over.attempt {
                 continue;
             }
@@ -289,7 +297,8 @@ impl Jobs for Memory {
                 None => OutcomeVerdict::NoSuchJob,
                 Some(job) if job.attempt != report.attempt => OutcomeVerdict::NoSuchAttempt,
                 Some(job) => {
-                    job.state = if report.kind == OutcomeKind::Failed { JobState::Retrying } else { JobState::Completed };
+                    job.state =
+                        if report.kind == OutcomeKind::Failed { JobState::Retrying } else { JobState::Completed };
                     OutcomeVerdict::Applied(job.state)
                 }
             });

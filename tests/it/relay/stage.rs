@@ -10,6 +10,7 @@ use makbuz::model::job::JobKey;
 use makbuz::model::retry::RetryPolicy;
 use makbuz::model::subscription::{CompletesOn, Subscription, SubscriptionSet, Target};
 use makbuz::outbox::{self, Held, HeldConfig, MessageConfig, Parts, RelayConfig, Stop};
+use makbuz::store::{Archive, Jobs, Outbox};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +70,14 @@ impl Stage {
     }
 
     pub fn start_with(amqp: AmqpConfig, store: &Arc<Memory>, config: RelayConfig, known: Vec<Subscription>) -> Self {
+        Self::start_on(amqp, store, config, Arc::new(SubscriptionSet::new(known)))
+    }
+
+    /// On any store that has the relay's parts.
+    pub fn start_on<S>(amqp: AmqpConfig, store: &Arc<S>, config: RelayConfig, known: Arc<SubscriptionSet>) -> Self
+    where
+        S: Outbox + Jobs + Archive,
+    {
         log();
         let message = MessageConfig {
             names: amqp.names(),
@@ -85,7 +94,7 @@ impl Stage {
             outbox: Arc::clone(store) as _,
             jobs: Arc::clone(store) as _,
             archive: Arc::clone(store) as _,
-            subscriptions: Arc::new(SubscriptionSet::new(known)),
+            subscriptions: known,
             clock: Arc::new(SystemClock),
             held: Arc::clone(&held),
         };

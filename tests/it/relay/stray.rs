@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use lapin::BasicProperties;
 use lapin::options::{BasicConsumeOptions, BasicNackOptions, BasicPublishOptions};
 use lapin::types::FieldTable;
-use futures_util::StreamExt;
 use makbuz::model::job::JobState;
 use makbuz::model::outcome::OutcomeKind;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,8 @@ async fn a_message_that_a_consumer_threw_away_is_a_failed_attempt() {
     let id = store.add("billing", b"{}");
     let (_connection, channel) = rabbit.channel().await;
     let queue = rabbit.names().queue("billing");
-    let consumer = channel.basic_consume(queue.as_str().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
+    let consumer =
+        channel.basic_consume(queue.as_str().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
     let mut consumer = consumer.await.expect("a consumer");
     // A store that is away for a moment loses no dead letter.
     let delivery = consumer.next().await.expect("a message").expect("a delivery");
@@ -46,7 +47,9 @@ async fn a_message_that_merely_expired_is_published_again_without_an_attempt() {
     let store = Memory::new();
     let stage = Stage::start(&rabbit, &store, quick("a"));
     stage.connected().await;
-    rabbit.control("set_policy", &["short", "^makbuz\\.billing$", r#"{"message-ttl":200}"#, "--apply-to", "queues"]).await;
+    rabbit
+        .control("set_policy", &["short", "^makbuz\\.billing$", r#"{"message-ttl":200}"#, "--apply-to", "queues"])
+        .await;
     let id = store.add("billing", b"{}");
     eventually("it expired and came home", || store.returned() > 0).await;
     rabbit.control("clear_policy", &["short"]).await;
@@ -72,7 +75,8 @@ async fn strangers_in_our_queues_are_taken_out_and_hold_up_nobody() {
     }
     let id = store.add("billing", b"{}");
     let (queue, exchange) = (rabbit.names().queue("billing"), rabbit.names().jobs());
-    let unbound = channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "billing".into(), FieldTable::default());
+    let unbound =
+        channel.queue_unbind(queue.as_str().into(), exchange.as_str().into(), "billing".into(), FieldTable::default());
     unbound.await.expect("unbound");
     store.add("billing", b"{}");
     eventually("the one behind the strangers came home", || store.returned() > 0).await;
@@ -83,7 +87,9 @@ async fn strangers_in_our_queues_are_taken_out_and_hold_up_nobody() {
         let mut ready = 1;
         for _ in 0..50 {
             ready = makbuz::amqp::ready_count(&link, &queue).await.expect("a count");
-            if ready == 0 { break }
+            if ready == 0 {
+                break;
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(ready, 0, "{queue}");

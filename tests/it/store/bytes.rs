@@ -58,7 +58,8 @@ pub async fn an_item_of_a_batch_is_its_own_slice(store: Arc<dyn Store>, h: &Harn
 /// W-158: header values are bytes.
 pub async fn headers_are_bytes_and_dropped_ones_leave_their_name(store: Arc<dyn Store>, h: &Harness) {
     let mut delivery = h.delivery("e1", "{}", &both());
-    delivery.headers = vec![("x-topic".to_owned(), Bytes::from_static(b"p\xffsh")), ("x-empty".to_owned(), Bytes::new())];
+    delivery.headers =
+        vec![("x-topic".to_owned(), Bytes::from_static(b"p\xffsh")), ("x-empty".to_owned(), Bytes::new())];
     let sent = delivery.headers.clone();
     let verdict = deliver_one(&store, delivery).await;
     assert_eq!(store.receipt(verdict.receipt_id).await.unwrap().unwrap().headers, sent);

@@ -8,9 +8,7 @@ use makbuz::model::job::JobState;
 use makbuz::model::receipt::HoldReason;
 use makbuz::model::subscription::Target;
 use makbuz::random::Random;
-use makbuz::store::{
-    ClaimRequest, ConfirmedRow, JobQuery, OutboxQuery, QuarantineBounds, Retention, SHARDS, Store,
-};
+use makbuz::store::{ClaimRequest, ConfirmedRow, JobQuery, OutboxQuery, QuarantineBounds, Retention, SHARDS, Store};
 
 use super::harness::{Harness, both, deliver_all, deliver_one, from_sources, set, subscription};
 
@@ -48,11 +46,16 @@ pub async fn counters_equal_a_real_count_after_random_deliveries(store: Arc<dyn 
             heard.unwrap();
         }
         if draw(2) == 0 {
-            let claim =
-                ClaimRequest { subscription: "audit".to_owned(), max: 3, lease: Duration::from_secs(30), consumer: "c".to_owned() };
+            let claim = ClaimRequest {
+                subscription: "audit".to_owned(),
+                max: 3,
+                lease: Duration::from_secs(30),
+                consumer: "c".to_owned(),
+            };
             store.claim_jobs(claim, subscriptions.clone()).await.unwrap();
         }
-        let query = OutboxQuery { shards: (0..SHARDS).collect(), limit: 5, bytes_max: usize::MAX, ..Default::default() };
+        let query =
+            OutboxQuery { shards: (0..SHARDS).collect(), limit: 5, bytes_max: usize::MAX, ..Default::default() };
         let confirmed: Vec<_> = store
             .read_outbox(query)
             .await
@@ -100,7 +103,10 @@ pub async fn status_of_an_empty_store_is_empty(store: Arc<dyn Store>, h: &Harnes
     assert!(age >= Duration::from_secs(90) && age < Duration::from_secs(120), "{age:?}");
     assert_eq!(status.oldest_review["billing"], Duration::ZERO);
     assert_eq!(status.repeated_failures["billing"], 0);
-    h.backend.execute("UPDATE jobs SET state = 'review', reason = 'exhausted' WHERE subscription = 'billing'").await.unwrap();
+    h.backend
+        .execute("UPDATE jobs SET state = 'review', reason = 'exhausted' WHERE subscription = 'billing'")
+        .await
+        .unwrap();
     let status = store.job_status().await.unwrap();
     assert!(status.oldest_review["billing"] >= Duration::from_secs(90));
     assert_eq!(status.oldest_unprocessed["billing"], Duration::ZERO);

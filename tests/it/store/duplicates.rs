@@ -62,7 +62,11 @@ pub async fn two_batches_in_opposite_order_both_end(store: Arc<dyn Store>, h: &H
         back.events.reverse();
         for (one, other) in forth.events.iter().zip(&back.events) {
             assert_eq!(one.receipt_id, other.receipt_id);
-            assert_ne!((one.verdict == Verdict::Stored), (other.verdict == Verdict::Stored), "exactly one of them is first");
+            assert_ne!(
+                (one.verdict == Verdict::Stored),
+                (other.verdict == Verdict::Stored),
+                "exactly one of them is first"
+            );
         }
     }
     assert_eq!(h.count("SELECT count(*) FROM receipts").await, 400);

@@ -24,6 +24,10 @@ pub trait Backend: Send + Sync {
     async fn pass(&self, span: Duration);
     /// The one number that a query gives.
     async fn number(&self, sql: &'static str) -> i64;
+    /// How many bodies are stored, wherever.
+    async fn bodies(&self) -> i64 {
+        self.number("SELECT count(*) FROM payloads").await
+    }
     /// Runs a statement behind the store's back.
     async fn execute(&self, sql: &'static str) -> Result<(), String>;
     /// Closes the store and opens it again on the same data.
@@ -137,8 +141,12 @@ pub async fn deliver_one(store: &Arc<dyn Store>, delivery: NewDelivery) -> Event
 }
 
 /// Submits all at once, in this order, and waits for all.
-pub async fn deliver_all(store: &Arc<dyn Store>, deliveries: Vec<NewDelivery>) -> Vec<Result<DeliveryVerdict, StoreError>> {
-    let waiting: Vec<_> = deliveries.into_iter().map(|delivery| store.submit(delivery).expect("there is room")).collect();
+pub async fn deliver_all(
+    store: &Arc<dyn Store>,
+    deliveries: Vec<NewDelivery>,
+) -> Vec<Result<DeliveryVerdict, StoreError>> {
+    let waiting: Vec<_> =
+        deliveries.into_iter().map(|delivery| store.submit(delivery).expect("there is room")).collect();
     let mut verdicts = Vec::new();
     for heard in waiting {
         verdicts.push(heard.await.expect("the writer answers"));

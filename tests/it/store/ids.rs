@@ -27,7 +27,8 @@ pub async fn the_same_id_of_other_providers_and_accounts_is_another_event(store:
 /// W-097: ids that no index takes.
 pub async fn very_long_ids_become_their_digest(store: Arc<dyn Store>, h: &Harness) {
     for length in [255, 3_000, 100_000] {
-        let id: String = (0..length).map(|_| char::from(b'a' + u8::try_from(h.random.next_u64() % 26).unwrap())).collect();
+        let id: String =
+            (0..length).map(|_| char::from(b'a' + u8::try_from(h.random.next_u64() % 26).unwrap())).collect();
         let first = deliver_one(&store, h.delivery(&id, "{}", &both())).await;
         assert_eq!(first.verdict, Verdict::Stored, "{length}");
         let second = deliver_one(&store, h.delivery(&id, "{}", &both())).await;
@@ -43,7 +44,8 @@ pub async fn very_long_ids_become_their_digest(store: Arc<dyn Store>, h: &Harnes
 
 pub async fn ids_compare_by_exact_bytes(store: Arc<dyn Store>, h: &Harness) {
     // Case, spaces, Unicode forms (é as one and as two characters), numbers that look alike.
-    let ids = ["evt", "EVT", "evt ", " evt", "\u{e9}", "e\u{301}", "1", "01", "1.0", "'", "\"", "\\", "%", "{}", "null"];
+    let ids =
+        ["evt", "EVT", "evt ", " evt", "\u{e9}", "e\u{301}", "1", "01", "1.0", "'", "\"", "\\", "%", "{}", "null"];
     let heard = deliver_all(&store, ids.iter().map(|id| h.delivery(id, "{}", &both())).collect()).await;
     for (id, heard) in ids.iter().zip(heard) {
         assert_eq!(heard.unwrap().events[0].verdict, Verdict::Stored, "{id:?}");

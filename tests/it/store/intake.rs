@@ -43,7 +43,10 @@ pub async fn malformed_events_are_held_with_one_job_in_review(store: Arc<dyn Sto
     assert_eq!((verdict.verdict, verdict.held), (Verdict::Stored, Some(HoldReason::Unparsable)));
     let view = store.receipt(verdict.receipt_id).await.unwrap().unwrap();
     let [job] = view.jobs.as_slice() else { panic!("one job: {:?}", view.jobs) };
-    assert_eq!((job.key.subscription.as_str(), job.state, job.reason), (INTAKE, JobState::Review, Some(JobReason::Held)));
+    assert_eq!(
+        (job.key.subscription.as_str(), job.state, job.reason),
+        (INTAKE, JobState::Review, Some(JobReason::Held))
+    );
     assert_eq!(job.attempt, 0);
     assert_eq!(h.count("SELECT count(*) FROM outbox").await, 0);
 }

@@ -37,7 +37,10 @@ pub async fn bounds_of_count_bytes_and_age_hold(store: Arc<dyn Store>, h: &Harne
     let small = QuarantineBounds { bytes: 10_000, ..wide };
     store.record_rejections((200..210).map(|n| rejection(h, n, 3000)).collect(), small).await.unwrap();
     let kept = store.rejections(1000).await.unwrap();
-    assert_eq!(kept.iter().map(|kept| kept.path.as_str()).collect::<Vec<_>>(), ["/in/web?n=209", "/in/web?n=208", "/in/web?n=207"]);
+    assert_eq!(
+        kept.iter().map(|kept| kept.path.as_str()).collect::<Vec<_>>(),
+        ["/in/web?n=209", "/in/web?n=208", "/in/web?n=207"]
+    );
 
     h.backend.pass(Duration::from_secs(3601)).await;
     store.record_rejections(vec![rejection(h, 0, 1)], wide).await.unwrap();

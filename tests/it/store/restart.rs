@@ -21,6 +21,7 @@ pub async fn everything_outlives_a_restart(store: Arc<dyn Store>, h: &Harness) {
     h.backend.pass(Duration::from_secs(30 * 86_400)).await;
     let again = deliver_one(&store, h.delivery("e1", "{\"a\":1}", &both())).await;
     assert_eq!((again.verdict, again.receipt_id), (Verdict::Duplicate, first.receipt_id));
-    let query = OutboxQuery { shards: (0..SHARDS).collect(), limit: 9, bytes_max: usize::MAX, ..OutboxQuery::default() };
+    let query =
+        OutboxQuery { shards: (0..SHARDS).collect(), limit: 9, bytes_max: usize::MAX, ..OutboxQuery::default() };
     assert_eq!(store.read_outbox(query).await.unwrap().len(), 1);
 }

@@ -52,7 +52,12 @@ pub async fn a_second_source_adds_the_jobs_that_only_it_brings(store: Arc<dyn St
 }
 
 pub async fn a_second_source_in_the_same_batch_adds_them_too(store: Arc<dyn Store>, h: &Harness) {
-    let deliveries = vec![through(h, "web", "{}"), through(h, "second", "{}"), through(h, "second", "{}"), through(h, "third", "{}")];
+    let deliveries = vec![
+        through(h, "web", "{}"),
+        through(h, "second", "{}"),
+        through(h, "second", "{}"),
+        through(h, "third", "{}"),
+    ];
     let heard = deliver_all(&store, deliveries).await;
     let first = heard[0].as_ref().unwrap().events[0].receipt_id;
     assert_eq!(names(&store.receipt(first).await.unwrap().unwrap().jobs), WITH_SECOND);

@@ -22,7 +22,10 @@ pub async fn the_same_signed_content_under_a_new_id_is_held(store: Arc<dyn Store
     assert_eq!((replayed.verdict, replayed.held), (Verdict::Suspect, Some(HoldReason::Suspect)));
     let view = store.receipt(replayed.receipt_id).await.unwrap().unwrap();
     let [job] = view.jobs.as_slice() else { panic!("one job: {:?}", view.jobs) };
-    assert_eq!((job.key.subscription.as_str(), job.state, job.reason), (INTAKE, JobState::Review, Some(JobReason::Suspect)));
+    assert_eq!(
+        (job.key.subscription.as_str(), job.state, job.reason),
+        (INTAKE, JobState::Review, Some(JobReason::Suspect))
+    );
     // A real redelivery, same id, is a duplicate; other content is an event of its own.
     assert_eq!(deliver_one(&store, guarded(h, "e1", 1)).await.verdict, Verdict::Duplicate);
     assert_eq!(deliver_one(&store, guarded(h, "e2", 1)).await.verdict, Verdict::Duplicate);

@@ -1,6 +1,9 @@
 //! A PostgreSQL database for each test, made from a template that holds the schema, and dropped with the test.
 
+mod conformance;
 pub mod proxy;
+
+pub use conformance::fresh_store;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,7 +30,10 @@ pub async fn admin() -> PgConnection {
 /// Runs statements whose text is made here.
 pub async fn run(connection: &mut PgConnection, sql: impl Into<String>) {
     let sql = sql.into();
-    sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(connection).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    sqlx::raw_sql(AssertSqlSafe(sql.clone()))
+        .execute(connection)
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
 /// One number.
@@ -84,10 +90,7 @@ impl TestDatabase {
 
     /// The same for any address.
     pub fn config_for(url: PostgresUrl) -> PostgresConfig {
-        PostgresConfig {
-            backoff: (Duration::from_millis(100), Duration::from_millis(400)),
-            ..PostgresConfig::at(url)
-        }
+        PostgresConfig { backoff: (Duration::from_millis(100), Duration::from_millis(400)), ..PostgresConfig::at(url) }
     }
 
     /// A connection that the store does not know of.
@@ -160,7 +163,9 @@ fn makbuz_schema_digest() -> String {
 
 /// Drops what killed test processes have left behind.
 async fn sweep(admin: &mut PgConnection) {
-    let left = sqlx::raw_sql("SELECT datname::text FROM pg_database WHERE datname LIKE 'makbuz\\_t\\_%'").fetch_all(&mut *admin).await;
+    let left = sqlx::raw_sql("SELECT datname::text FROM pg_database WHERE datname LIKE 'makbuz\\_t\\_%'")
+        .fetch_all(&mut *admin)
+        .await;
     for row in left.expect("the list of databases") {
         let name: String = row.try_get(0).expect("a name");
         let process = name.split('_').nth(2).unwrap_or_default();

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeleteOptions, QueueDeleteOptions};
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeleteOptions, QueueDeleteOptions,
+};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
 use secrecy::SecretString;
@@ -102,7 +104,8 @@ impl Rabbit {
 
     /// Makes a user that may do just this in the corner, and is removed with it.
     pub async fn add_user(&self, configure: &str, write: &str, read: &str) -> (String, String) {
-        let name = format!("{}-u{}", self.vhost.clone().expect("the test has a vhost"), MADE.fetch_add(1, Ordering::Relaxed));
+        let name =
+            format!("{}-u{}", self.vhost.clone().expect("the test has a vhost"), MADE.fetch_add(1, Ordering::Relaxed));
         control_node(&["add_user", &name, "secret"]).await;
         self.users.lock().expect("not poisoned").push(name.clone());
         self.control("set_permissions", &[&name, configure, write, read]).await;
@@ -111,7 +114,8 @@ impl Rabbit {
 
     /// A connection and a channel of the test's own.
     pub async fn channel(&self) -> (Connection, Channel) {
-        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await.expect("the broker answers");
+        let connection =
+            Connection::connect(&self.url, ConnectionProperties::default()).await.expect("the broker answers");
         let channel = connection.create_channel().await.expect("a channel");
         (connection, channel)
     }
@@ -196,9 +200,8 @@ impl Taker {
 /// `rabbitmqctl` for the whole node; must succeed.
 pub async fn control_node(arguments: &[&str]) -> String {
     let arguments: Vec<String> = arguments.iter().map(|part| (*part).to_owned()).collect();
-    let output = tokio::task::spawn_blocking(move || {
-        control(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
-    });
+    let output =
+        tokio::task::spawn_blocking(move || control(&arguments.iter().map(String::as_str).collect::<Vec<_>>()));
     let output = output.await.expect("the tool was called");
     assert!(output.status.success(), "rabbitmqctl: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -220,7 +223,8 @@ fn base_url() -> String {
 }
 
 fn user_of(url: &str) -> String {
-    let credentials = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@')).map_or("guest", |(head, _)| head);
+    let credentials =
+        url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@')).map_or("guest", |(head, _)| head);
     credentials.split(':').next().unwrap_or("guest").to_owned()
 }
 

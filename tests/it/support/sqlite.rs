@@ -44,7 +44,7 @@ impl Sqlite {
         let config = SqliteConfig::at(&self.path);
         let store = SqliteStore::open(config, self.clock.clone(), self.random.clone()).await.expect("the store opens");
         let store = Arc::new(store);
-        *self.open.lock().unwrap() = Some(store.clone());
+        *self.open.lock().expect("not poisoned") = Some(store.clone());
         store
     }
 
@@ -80,7 +80,7 @@ impl Backend for Sqlite {
 
     async fn restart(&self) -> Arc<dyn Store> {
         use makbuz::store::Upkeep;
-        let open = self.open.lock().unwrap().take();
+        let open = self.open.lock().expect("not poisoned").take();
         if let Some(store) = open {
             store.close().await;
         }

@@ -143,7 +143,9 @@ fn each_different_late_report_is_kept_once_and_within_the_bound() {
     let job = job(JobState::Review);
     let mut row = row(&job, 3).expect("a row");
     let long = "x".repeat(TEXT_BYTES_MAX);
-    for (message, recorded) in [("a", true), ("b", true), ("a", false), ("b", false), (long.as_str(), true), ("c", false)] {
+    for (message, recorded) in
+        [("a", true), ("b", true), ("a", false), ("b", false), (long.as_str(), true), ("c", false)]
+    {
         let late = Report { message: Some(message), ..report(3, OutcomeKind::Rejected) };
         match rule(&job, Some(&row), &late, Some(&subscription()), NOW, 0.0) {
             Ruling::Recorded(Some(kept)) if recorded => row = kept,

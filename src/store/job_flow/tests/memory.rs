@@ -9,7 +9,9 @@ use crate::model::attempt::Attempt;
 use crate::model::id::{OutboxId, ReceiptId};
 use crate::model::job::{Job, JobKey, JobState, Move, OUTBOX_COUNT};
 use crate::model::receipt::{EventKey, Receipt};
-use crate::store::tx::{Counts, DivergenceRow, Due, IntakeRows, JobWrites, OutboxRow, PayloadRow, SubscriptionState, Tx, Written};
+use crate::store::tx::{
+    Counts, DivergenceRow, Due, IntakeRows, JobWrites, OutboxRow, PayloadRow, SubscriptionState, Tx, Written,
+};
 use crate::store::{HandOver, OutboxMessage, OutboxQuery, Redelivery, StoreError};
 
 #[derive(Default)]
@@ -48,7 +50,8 @@ impl Memory {
     }
 
     fn is_due(&self, job: &Job) -> bool {
-        matches!(job.state, JobState::Pending | JobState::Retrying) && job.next_attempt_at.is_none_or(|at| at <= self.now)
+        matches!(job.state, JobState::Pending | JobState::Retrying)
+            && job.next_attempt_at.is_none_or(|at| at <= self.now)
     }
 }
 

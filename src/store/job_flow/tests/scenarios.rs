@@ -25,7 +25,10 @@ impl World {
 
     async fn resend(&mut self, key: &JobKey) -> bool {
         let keys = std::slice::from_ref(key);
-        !rearm_on_redelivery(&mut self.memory, keys, &self.subscriptions, &self.random).await.expect("rearmed").is_empty()
+        !rearm_on_redelivery(&mut self.memory, keys, &self.subscriptions, &self.random)
+            .await
+            .expect("rearmed")
+            .is_empty()
     }
 
     async fn claim(&mut self, lease: Duration) -> Vec<crate::store::ClaimedJob> {
@@ -111,7 +114,10 @@ async fn a_resend_arms_an_exhausted_job_again_at_most_three_times_a_day() {
         assert!(world.resend(&job).await, "resend {n}");
         assert!(!world.resend(&job).await, "already under way: only counted");
         let stored = world.memory.job(&job).clone();
-        assert_eq!((stored.state, stored.series, stored.series_attempts, stored.rearms), (JobState::Queued, n + 1, 1, n));
+        assert_eq!(
+            (stored.state, stored.series, stored.series_attempts, stored.rearms),
+            (JobState::Queued, n + 1, 1, n)
+        );
         assert_eq!(world.memory.waiting(&job)[0].trigger, Trigger::Redelivery);
         // Seven tries take more than seven hours, and this is about one day: the series is cut short.
         world.memory.jobs.get_mut(&job).expect("there").series_attempts = 7;
@@ -309,7 +315,10 @@ async fn a_late_failure_is_only_recorded_and_an_attempt_takes_one_ending() {
     assert_eq!(world.report(&job, 1, OutcomeKind::Rejected).await, OutcomeVerdict::Recorded);
     assert_eq!(world.memory.job(&job).next_attempt_at, due);
     let row = world.memory.attempts(&job)[0];
-    assert_eq!((row.outcome, row.error_text.as_deref(), row.late), (Some(OutcomeKind::Failed), Some("late rejected"), true));
+    assert_eq!(
+        (row.outcome, row.error_text.as_deref(), row.late),
+        (Some(OutcomeKind::Failed), Some("late rejected"), true)
+    );
     world.next_try(&job).await;
     assert_eq!(world.report(&job, 1, OutcomeKind::Rejected).await, OutcomeVerdict::Already);
     assert_eq!(world.memory.job(&job).state, JobState::Queued);
@@ -388,7 +397,10 @@ async fn a_lost_message_is_published_again_twice_with_its_number_and_then_waits_
     let stored = world.memory.job(&job).clone();
     assert_eq!((stored.state, stored.reason, stored.attempt), (JobState::Review, Some(JobReason::NoOutcome), 1));
     let history = world.memory.attempts(&job);
-    assert_eq!((history.len(), history[0].trigger, history[0].error_class.as_deref()), (1, Trigger::First, Some("no_outcome")));
+    assert_eq!(
+        (history.len(), history[0].trigger, history[0].error_class.as_deref()),
+        (1, Trigger::First, Some("no_outcome"))
+    );
     assert_eq!(world.memory.counts, world.memory.recounted());
     assert_eq!(world.report(&job, 1, OutcomeKind::Completed).await, OutcomeVerdict::Applied(JobState::Completed));
 }
@@ -435,10 +447,13 @@ async fn a_hand_over_that_is_given_up_waits_in_review_and_runs_when_routing_is_b
     let gone = give_up_outbox(&mut world.memory, &[row.id], JobReason::Unroutable, "no queue").await.expect("given up");
     assert_eq!(gone, 1);
     let stored = world.memory.job(&job).clone();
-    assert_eq!((stored.state, stored.reason, stored.note.as_deref()), (JobState::Review, Some(JobReason::Unroutable), Some("no queue")));
+    assert_eq!(
+        (stored.state, stored.reason, stored.note.as_deref()),
+        (JobState::Review, Some(JobReason::Unroutable), Some("no queue"))
+    );
     assert_eq!(world.memory.counts, world.memory.recounted());
     assert_eq!(give_up_outbox(&mut world.memory, &[row.id], JobReason::Unroutable, "").await.expect("nothing"), 0);
-    assert_eq!(world.arm(&[job.clone()], Trigger::Redrive, None).await, [ReplayVerdict::Armed]);
+    assert_eq!(world.arm(std::slice::from_ref(&job), Trigger::Redrive, None).await, [ReplayVerdict::Armed]);
     assert_eq!(world.memory.waiting(&job)[0].attempt, 2);
 }
 

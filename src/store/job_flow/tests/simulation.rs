@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::model::job::JobReason;
-use crate::store::tx::{SubscriptionState, Tx};
+use crate::store::tx::SubscriptionState;
 use crate::store::{ClaimRequest, ReplayRequest, ReplayVerdict};
 
 /// A message in the broker, or in a consumer's hands; or a claim that a consumer holds.
@@ -82,7 +82,8 @@ struct Simulation {
 
 impl Simulation {
     fn new(seed: u64) -> Self {
-        let limited = Subscription { time_limit: Some(Duration::from_secs(90)), ..subscription("limited", Target::Amqp) };
+        let limited =
+            Subscription { time_limit: Some(Duration::from_secs(90)), ..subscription("limited", Target::Amqp) };
         let confirmed = Subscription { completes_on: CompletesOn::Confirm, ..subscription("confirmed", Target::Amqp) };
         let mut world = World::new(vec![
             subscription("billing", Target::Amqp),
@@ -147,7 +148,8 @@ impl Simulation {
             Op::GiveUp => {
                 if let Some(row) = self.some_row() {
                     let memory = &mut self.world.memory;
-                    let gone = give_up_outbox(memory, &[row.id], JobReason::Unroutable, "no queue").await.expect("given up");
+                    let gone =
+                        give_up_outbox(memory, &[row.id], JobReason::Unroutable, "no queue").await.expect("given up");
                     assert_eq!(gone, 1);
                 }
             }
@@ -183,9 +185,13 @@ impl Simulation {
         let before = self.world.memory.job(&key).clone();
         let paused = self.world.memory.held_back.iter().any(|(name, _)| *name == key.subscription);
         let World { memory, subscriptions, random } = &mut self.world;
-        let armed = rearm_on_redelivery(memory, &[key.clone()], subscriptions, random).await.expect("rearmed");
+        let armed =
+            rearm_on_redelivery(memory, std::slice::from_ref(&key), subscriptions, random).await.expect("rearmed");
         if !armed.is_empty() {
-            assert!(before.state == JobState::Review && before.reason.is_some_and(JobReason::rearms) && !paused, "{before:?}");
+            assert!(
+                before.state == JobState::Review && before.reason.is_some_and(JobReason::rearms) && !paused,
+                "{before:?}"
+            );
         }
     }
 
@@ -204,7 +210,9 @@ impl Simulation {
         let Some(at) = self.in_hand.iter().position(|held| held.row.is_some()) else { return };
         let InHand { row: Some(row), .. } = self.in_hand.swap_remove(at) else { return };
         let delay = Duration::from_secs(30);
-        return_to_outbox(&mut self.world.memory, &[hand_over(&row)], delay, &self.world.random).await.expect("returned");
+        return_to_outbox(&mut self.world.memory, &[hand_over(&row)], delay, &self.world.random)
+            .await
+            .expect("returned");
     }
 
     async fn claim(&mut self) {
@@ -243,7 +251,8 @@ impl Simulation {
         let before = self.world.memory.job(&key).clone();
         let request = ReplayRequest { trigger: Trigger::Replay, actor: "ada".into(), why: Some("asked".into()) };
         let World { memory, subscriptions, random } = &mut self.world;
-        let verdict = replay(memory, &[key.clone()], &request, subscriptions, random).await.expect("replayed");
+        let verdict =
+            replay(memory, std::slice::from_ref(&key), &request, subscriptions, random).await.expect("replayed");
         let after = self.world.memory.job(&key);
         if before.state.is_live() {
             assert_eq!(verdict, [ReplayVerdict::Refused("not_replayable")]);
@@ -277,7 +286,8 @@ impl Simulation {
         let unwritten = job.attempt == 1 && numbers.is_empty();
         let last = if unwritten { 0 } else { job.attempt + i32::from(armed) };
         assert_eq!(numbers, (1..=last).collect::<Vec<_>>(), "numbered without gaps: {job:?}");
-        let open_leases = rows.iter().filter(|row| row.outcome == Some(OutcomeKind::Started) && row.attempt == job.attempt);
+        let open_leases =
+            rows.iter().filter(|row| row.outcome == Some(OutcomeKind::Started) && row.attempt == job.attempt);
         assert!(job.leased_until.is_none() || open_leases.count() == 1, "one lease, on the attempt that runs: {job:?}");
         if job.state == JobState::Completed {
             let done = rows.iter().filter(|row| row.outcome == Some(OutcomeKind::Completed)).count();

@@ -45,7 +45,10 @@ pub(in super::super) async fn load(connection: &mut PgConnection, ids: &[Payload
 }
 
 /// The sizes of those bodies that are there; reads no body.
-pub(in super::super) async fn sizes(connection: &mut PgConnection, ids: &[PayloadId]) -> Sql<HashMap<PayloadId, usize>> {
+pub(in super::super) async fn sizes(
+    connection: &mut PgConnection,
+    ids: &[PayloadId],
+) -> Sql<HashMap<PayloadId, usize>> {
     let mut sizes = HashMap::new();
     let look = Look { partitions: SIZES, kept: SIZES_KEPT, columns: "id, octet_length(body) AS bytes" };
     look.find(connection, ids.iter().copied().collect(), &mut |row| {
@@ -83,11 +86,13 @@ pub(in super::super) async fn envelopes(
 }
 
 const ENVELOPES: &str = "-- envelopes\nSELECT id, content_type, url, headers FROM payloads WHERE id = ANY($1)";
-const ENVELOPES_KEPT: &str = "-- kept_envelopes\nSELECT id, content_type, url, headers FROM payloads_kept WHERE id = ANY($1)";
+const ENVELOPES_KEPT: &str =
+    "-- kept_envelopes\nSELECT id, content_type, url, headers FROM payloads_kept WHERE id = ANY($1)";
 const LOAD: &str = "-- load_bodies\nSELECT id, content_type, body FROM payloads WHERE id = ANY($1)";
 const LOAD_KEPT: &str = "-- load_kept_bodies\nSELECT id, content_type, body FROM payloads_kept WHERE id = ANY($1)";
 const SIZES: &str = "-- body_sizes\nSELECT id, octet_length(body) AS bytes FROM payloads WHERE id = ANY($1)";
-const SIZES_KEPT: &str = "-- kept_body_sizes\nSELECT id, octet_length(body) AS bytes FROM payloads_kept WHERE id = ANY($1)";
+const SIZES_KEPT: &str =
+    "-- kept_body_sizes\nSELECT id, octet_length(body) AS bytes FROM payloads_kept WHERE id = ANY($1)";
 
 struct Look {
     partitions: &'static str,
@@ -143,7 +148,11 @@ impl Look {
         }
         sqlx::raw_sql("SAVEPOINT detached_day").execute(&mut *connection).await?;
         // The table's name is made from a number; names cannot be parameters.
-        let sql = AssertSqlSafe(format!("-- look_in_detached_day\nSELECT {} FROM {} WHERE id = ANY($1)", self.columns, day.table()));
+        let sql = AssertSqlSafe(format!(
+            "-- look_in_detached_day\nSELECT {} FROM {} WHERE id = ANY($1)",
+            self.columns,
+            day.table()
+        ));
         match sqlx::query(sql).persistent(false).bind(wanted(ids)).fetch_all(&mut *connection).await {
             Ok(found) => {
                 for row in found {
@@ -163,7 +172,11 @@ impl Look {
 
 /// Whether the day's table is still there, attached or not.
 pub(in super::super) async fn day_exists(connection: &mut PgConnection, day: Day) -> Sql<bool> {
-    sqlx::query("-- day_exists\nSELECT to_regclass($1) IS NOT NULL AS there").bind(day.table()).fetch_one(connection).await?.try_get("there")
+    sqlx::query("-- day_exists\nSELECT to_regclass($1) IS NOT NULL AS there")
+        .bind(day.table())
+        .fetch_one(connection)
+        .await?
+        .try_get("there")
 }
 
 fn wanted(ids: &BTreeSet<PayloadId>) -> Vec<Uuid> {

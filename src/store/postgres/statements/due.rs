@@ -8,7 +8,12 @@ use crate::model::job::Job;
 use crate::store::tx::Due;
 
 /// At most `limit` jobs, oldest receipt first.
-pub(in super::super) async fn lock_due(connection: &mut PgConnection, due: &Due, limit: u32, now: i64) -> Sql<Vec<Job>> {
+pub(in super::super) async fn lock_due(
+    connection: &mut PgConnection,
+    due: &Due,
+    limit: u32,
+    now: i64,
+) -> Sql<Vec<Job>> {
     let mut jobs = match due {
         Due::Claimable { subscription } => claimable(connection, subscription, limit, now).await?,
         Due::HandOut { subscriptions } => hand_out(connection, subscriptions, limit, now).await?,

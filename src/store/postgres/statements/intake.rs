@@ -79,10 +79,11 @@ pub(in super::super) async fn receipts_by_key(connection: &mut PgConnection, key
 }
 
 pub(in super::super) async fn receipts_by_id(connection: &mut PgConnection, ids: &[ReceiptId]) -> Sql<Vec<Receipt>> {
-    let found = sqlx::query("-- receipts_by_id\nSELECT id AS receipt_id, * FROM receipts WHERE id = ANY($1) ORDER BY id")
-        .bind(ids.iter().map(|id| id.0).collect::<Vec<_>>())
-        .fetch_all(connection)
-        .await?;
+    let found =
+        sqlx::query("-- receipts_by_id\nSELECT id AS receipt_id, * FROM receipts WHERE id = ANY($1) ORDER BY id")
+            .bind(ids.iter().map(|id| id.0).collect::<Vec<_>>())
+            .fetch_all(connection)
+            .await?;
     found.iter().map(rows::receipt).collect()
 }
 

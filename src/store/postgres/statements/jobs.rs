@@ -165,9 +165,10 @@ pub(in super::super) async fn add_counts(
 }
 
 pub(in super::super) async fn held_back(connection: &mut PgConnection) -> Sql<Vec<(String, SubscriptionState)>> {
-    let found = sqlx::query("-- held_back\nSELECT name, state FROM subscriptions WHERE state <> 'active' ORDER BY name")
-        .fetch_all(connection)
-        .await?;
+    let found =
+        sqlx::query("-- held_back\nSELECT name, state FROM subscriptions WHERE state <> 'active' ORDER BY name")
+            .fetch_all(connection)
+            .await?;
     let state = |row: &sqlx::postgres::PgRow| {
         Sql::Ok(match row.try_get("state")? {
             "paused" => SubscriptionState::Paused,
@@ -178,11 +179,13 @@ pub(in super::super) async fn held_back(connection: &mut PgConnection) -> Sql<Ve
 }
 
 pub(in super::super) async fn note_report(connection: &mut PgConnection, subscription: &str, now: i64) -> Sql<()> {
-    sqlx::query("-- note_report\nUPDATE subscriptions SET first_report_at = $2 WHERE name = $1 AND first_report_at IS NULL")
-        .bind(subscription)
-        .bind(now)
-        .execute(connection)
-        .await?;
+    sqlx::query(
+        "-- note_report\nUPDATE subscriptions SET first_report_at = $2 WHERE name = $1 AND first_report_at IS NULL",
+    )
+    .bind(subscription)
+    .bind(now)
+    .execute(connection)
+    .await?;
     Ok(())
 }
 

@@ -9,7 +9,8 @@ use crate::model::job::JobKey;
 use crate::model::subscription::SubscriptionSet;
 use crate::store::sqlite::{SqliteStore, status};
 use crate::store::{
-    ClaimRequest, ClaimedJob, JobStatus, Jobs, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict, StoreError, job_flow,
+    ClaimRequest, ClaimedJob, JobStatus, Jobs, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict, StoreError,
+    job_flow,
 };
 
 #[async_trait]
@@ -32,7 +33,8 @@ impl Jobs for SqliteStore {
         subscriptions: Arc<SubscriptionSet>,
     ) -> Result<Vec<ClaimedJob>, StoreError> {
         let random = self.shared.random.clone();
-        self.write(move |tx| Box::pin(async move { job_flow::claim_jobs(tx, &claim, &subscriptions, &*random).await })).await
+        self.write(move |tx| Box::pin(async move { job_flow::claim_jobs(tx, &claim, &subscriptions, &*random).await }))
+            .await
     }
 
     async fn extend_lease(&self, job: &JobKey, attempt: i32, lease: Duration) -> Result<(), StoreError> {
@@ -42,12 +44,16 @@ impl Jobs for SqliteStore {
 
     async fn hand_out_due(&self, limit: u32, subscriptions: Arc<SubscriptionSet>) -> Result<u32, StoreError> {
         let random = self.shared.random.clone();
-        self.write(move |tx| Box::pin(async move { job_flow::hand_out_due(tx, limit, &subscriptions, &*random).await })).await
+        self.write(move |tx| Box::pin(async move { job_flow::hand_out_due(tx, limit, &subscriptions, &*random).await }))
+            .await
     }
 
     async fn rescue_expired(&self, limit: u32, subscriptions: Arc<SubscriptionSet>) -> Result<u32, StoreError> {
         let random = self.shared.random.clone();
-        self.write(move |tx| Box::pin(async move { job_flow::rescue_expired(tx, limit, &subscriptions, &*random).await })).await
+        self.write(move |tx| {
+            Box::pin(async move { job_flow::rescue_expired(tx, limit, &subscriptions, &*random).await })
+        })
+        .await
     }
 
     async fn republish_lost(
@@ -59,7 +65,9 @@ impl Jobs for SqliteStore {
     ) -> Result<u32, StoreError> {
         let (subscription, random) = (subscription.to_owned(), self.shared.random.clone());
         self.write(move |tx| {
-            Box::pin(async move { job_flow::republish_lost(tx, &subscription, older_than, times, limit, &*random).await })
+            Box::pin(
+                async move { job_flow::republish_lost(tx, &subscription, older_than, times, limit, &*random).await },
+            )
         })
         .await
     }
@@ -71,7 +79,10 @@ impl Jobs for SqliteStore {
         subscriptions: Arc<SubscriptionSet>,
     ) -> Result<Vec<ReplayVerdict>, StoreError> {
         let (jobs, random) = (jobs.to_vec(), self.shared.random.clone());
-        self.write(move |tx| Box::pin(async move { job_flow::replay(tx, &jobs, &replay, &subscriptions, &*random).await })).await
+        self.write(move |tx| {
+            Box::pin(async move { job_flow::replay(tx, &jobs, &replay, &subscriptions, &*random).await })
+        })
+        .await
     }
 
     async fn dismiss(&self, job: &JobKey, actor: &str, why: &str) -> Result<(), StoreError> {

@@ -118,8 +118,9 @@ impl SqliteStore {
         if !self.is_due(&self.corrected_at) {
             return Ok(0);
         }
-        let counted =
-            self.read_within(CORRECTION_MAX, |conn| Box::pin(async move { upkeep::count_differences(conn).await })).await;
+        let counted = self
+            .read_within(CORRECTION_MAX, |conn| Box::pin(async move { upkeep::count_differences(conn).await }))
+            .await;
         let differences = match counted {
             Ok(differences) => differences,
             Err(error) => {

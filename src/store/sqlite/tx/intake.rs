@@ -13,7 +13,11 @@ use crate::store::sqlite::connection::failure;
 use crate::store::sqlite::rows::{ReceiptIn, hexed, json};
 use crate::store::tx::{IntakeRows, PayloadRow};
 
-pub(super) async fn insert(conn: &mut SqliteConnection, rows: &IntakeRows, now: i64) -> Result<Vec<ReceiptId>, StoreError> {
+pub(super) async fn insert(
+    conn: &mut SqliteConnection,
+    rows: &IntakeRows,
+    now: i64,
+) -> Result<Vec<ReceiptId>, StoreError> {
     let new = insert_receipts(conn, rows).await?;
     if new.is_empty() {
         return Ok(new);
@@ -63,10 +67,11 @@ pub(super) async fn insert_payloads(conn: &mut SqliteConnection, payloads: &[&Pa
     }
     sqlx::query(
         "-- insert_payloads
+         WITH e (value) AS MATERIALIZED (SELECT jsonb(value) FROM json_each(?1))
          INSERT INTO payloads (id, content_type, url, headers, body)
          SELECT unhex(e.value ->> 'id'), e.value ->> 'content_type', e.value ->> 'url', e.value ->> 'headers',
                 coalesce(substr(?2, e.value ->> 'from', e.value ->> 'bytes'), x'')
-         FROM json_each(?1) e WHERE true
+         FROM e WHERE true
          ON CONFLICT (id) DO NOTHING",
     )
     .bind(json(&list))
@@ -82,6 +87,7 @@ async fn insert_receipts(conn: &mut SqliteConnection, rows: &IntakeRows) -> Resu
         rows.receipts.iter().zip(&rows.replay_guard).map(|(receipt, guard)| ReceiptIn::of(receipt, *guard)).collect();
     let ids: Vec<Uuid> = sqlx::query_scalar(
         "-- insert_receipts
+         WITH e (value) AS MATERIALIZED (SELECT jsonb(value) FROM json_each(?1))
          INSERT INTO receipts (id, provider, account, event_id, provider_ref, mode, source, event_type, occurred_at, received_at,
                 resource_key, resource_version, payload_id, pointer, part_start, part_end, item_sha256, signed_sha256,
                 replay_guard, verified_by, origin, flags, hold_reason)
@@ -91,7 +97,7 @@ async fn insert_receipts(conn: &mut SqliteConnection, rows: &IntakeRows) -> Resu
                 e.value ->> 'resource_version', unhex(e.value ->> 'payload_id'), e.value ->> 'pointer',
                 e.value ->> 'part_start', e.value ->> 'part_end', unhex(e.value ->> 'item'), unhex(e.value ->> 'signed'),
                 e.value ->> 'guard', e.value ->> 'verified_by', e.value ->> 'origin', e.value ->> 'flags', e.value ->> 'hold'
-         FROM json_each(?1) e WHERE true
+         FROM e WHERE true
          ON CONFLICT (provider, account, event_id) DO NOTHING
          RETURNING id",
     )

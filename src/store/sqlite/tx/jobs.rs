@@ -15,7 +15,10 @@ use crate::store::sqlite::connection::failure;
 use crate::store::sqlite::rows::{self, JobIn, hexed, ids_json, job_columns, json, keys_json};
 use crate::store::tx::{JobWrites, OutboxRow, Written};
 
-pub(in crate::store::sqlite) async fn by_key(conn: &mut SqliteConnection, keys: &[JobKey]) -> Result<Vec<Job>, StoreError> {
+pub(in crate::store::sqlite) async fn by_key(
+    conn: &mut SqliteConnection,
+    keys: &[JobKey],
+) -> Result<Vec<Job>, StoreError> {
     let found = sqlx::query(concat!(
         "-- jobs_by_key\nSELECT ",
         job_columns!(),
@@ -80,6 +83,7 @@ pub(super) async fn insert(conn: &mut SqliteConnection, jobs: &[&Job]) -> Result
     let list: Vec<_> = jobs.iter().map(|job| JobIn::of(job)).collect();
     let keys: Vec<(Uuid, String)> = sqlx::query_as(
         "-- insert_jobs
+         WITH e (value) AS MATERIALIZED (SELECT jsonb(value) FROM json_each(?1))
          INSERT INTO jobs (receipt_id, subscription, source, state, attempt, series, series_attempts, first_attempt_at,
                 next_attempt_at, leased_until, handed_at, lane, resource_key, turn_key, reason, fingerprint, assignee, note,
                 rearms, created_at, finished_at)
@@ -89,7 +93,7 @@ pub(super) async fn insert(conn: &mut SqliteConnection, jobs: &[&Job]) -> Result
                 e.value ->> 'resource_key', e.value ->> 'turn_key', e.value ->> 'reason', e.value ->> 'fingerprint',
                 e.value ->> 'assignee', e.value ->> 'note', e.value ->> 'rearms', e.value ->> 'created_at',
                 e.value ->> 'finished_at'
-         FROM json_each(?1) e WHERE true
+         FROM e WHERE true
          ON CONFLICT (receipt_id, subscription) DO NOTHING
          RETURNING receipt_id, subscription",
     )
@@ -101,7 +105,11 @@ pub(super) async fn insert(conn: &mut SqliteConnection, jobs: &[&Job]) -> Result
 }
 
 /// Writes hand-overs.
-pub(super) async fn insert_outbox(conn: &mut SqliteConnection, rows: &[&OutboxRow], now: i64) -> Result<(), StoreError> {
+pub(super) async fn insert_outbox(
+    conn: &mut SqliteConnection,
+    rows: &[&OutboxRow],
+    now: i64,
+) -> Result<(), StoreError> {
     #[derive(Serialize)]
     struct OutboxIn<'a> {
         id: String,
@@ -131,10 +139,11 @@ pub(super) async fn insert_outbox(conn: &mut SqliteConnection, rows: &[&OutboxRo
         .collect();
     sqlx::query(
         "-- insert_outbox
+         WITH e (value) AS MATERIALIZED (SELECT jsonb(value) FROM json_each(?1))
          INSERT INTO outbox (id, receipt_id, subscription, attempt, lane, \"trigger\", shard, next_at)
          SELECT unhex(e.value ->> 'id'), unhex(e.value ->> 'receipt'), e.value ->> 'subscription', e.value ->> 'attempt',
                 e.value ->> 'lane', e.value ->> 'trigger', e.value ->> 'shard', e.value ->> 'next_at'
-         FROM json_each(?1) e",
+         FROM e",
     )
     .bind(json(&list))
     .execute(conn)

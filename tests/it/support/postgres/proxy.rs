@@ -78,7 +78,12 @@ async fn accept(
     }
 }
 
-async fn carry(client: TcpStream, target: Arc<(String, u16)>, told: watch::Receiver<Behaviour>, mut cut: watch::Receiver<u64>) {
+async fn carry(
+    client: TcpStream,
+    target: Arc<(String, u16)>,
+    told: watch::Receiver<Behaviour>,
+    mut cut: watch::Receiver<u64>,
+) {
     cut.mark_unchanged();
     let Ok(server) = TcpStream::connect((target.0.as_str(), target.1)).await else { return };
     let (from_client, to_client) = client.into_split();

@@ -1,0 +1,84 @@
+//! Runs the gateway and the hand-written service in one go, in turns, under the same load, and prints both and their
+//! ratios. Everything shares this machine: the database, the broker, the load, and whoever is measured.
+//!
+//! Variables: MAKBUZ and BASELINE (the two binaries), DATABASE_URL, AMQP_URL; ROUNDS (3), SPAN (10 seconds), CONNECTIONS (64),
+//! BODY (1024 bytes), MODES ("full intake").
+
+#[path = "compare/contender.rs"]
+mod contender;
+#[path = "compare/load.rs"]
+mod load;
+#[path = "compare/measure.rs"]
+mod measure;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use contender::{Contender, Mode, Services};
+use measure::Figures;
+
+/// What is asked of each round.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub connections: usize,
+    pub body_bytes: usize,
+    pub span: Duration,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let rounds: usize = number("ROUNDS", 3)?;
+    let plan = Plan {
+        connections: number("CONNECTIONS", 64)?,
+        body_bytes: number("BODY", 1024)?,
+        span: Duration::from_secs(number("SPAN", 10)?),
+    };
+    let services = Services::from_variables()?;
+    let modes = std::env::var("MODES").unwrap_or_else(|_| "full intake".into());
+    for mode in modes.split_whitespace() {
+        let mode = Mode::parse(mode).with_context(|| format!("MODES: {mode}"))?;
+        compare(&services, mode, rounds, plan).await?;
+    }
+    Ok(())
+}
+
+async fn compare(services: &Services, mode: Mode, rounds: usize, plan: Plan) -> Result<()> {
+    let mut baseline = Vec::new();
+    let mut gateway = Vec::new();
+    for round in 0..rounds {
+        // In turns, and each first as often as the other: a disk that slows down hurts both.
+        for turn in 0..2 {
+            let contender = if (round + turn) % 2 == 0 { Contender::Baseline } else { Contender::Gateway };
+            let figures = measure::round(services, contender, mode, plan).await?;
+            eprintln!("{} {} round {round}: {}", mode.name(), contender.name(), figures.line());
+            match contender {
+                Contender::Baseline => baseline.push(figures),
+                Contender::Gateway => gateway.push(figures),
+            }
+        }
+    }
+    report(mode, rounds, plan, &Figures::medians(&baseline), &Figures::medians(&gateway));
+    Ok(())
+}
+
+fn report(mode: Mode, rounds: usize, plan: Plan, baseline: &Figures, gateway: &Figures) {
+    println!(
+        "\n{}: medians of {rounds} rounds of {} s, {} connections, {} byte bodies",
+        mode.title(),
+        plan.span.as_secs(),
+        plan.connections,
+        plan.body_bytes
+    );
+    println!("{:<34}{:>12}{:>12}{:>9}", "", "baseline", "makbuz", "ratio");
+    for ((name, base), (_, ours)) in baseline.rows().into_iter().zip(gateway.rows()) {
+        println!("{name:<34}{base:>12.2}{ours:>12.2}{:>8.2}x", ours / base);
+    }
+}
+
+fn number<T: std::str::FromStr>(name: &str, default: T) -> Result<T> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().ok().with_context(|| format!("{name}: {text} is no number")),
+        Err(_) => Ok(default),
+    }
+}
