@@ -346,14 +346,14 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c| !is_word(c)).filter(|word| !word.is_empty())
 }
 
-/// The first string literal after each `marker`.
+/// The string literal that is the first argument after each `marker`, on the same line or the next.
 fn quoted(text: &str, marker: &str) -> Vec<String> {
     let after = text.match_indices(marker).map(|(at, _)| &text[at + marker.len()..]);
     let literals = after.filter_map(|rest| {
-        let line = rest.lines().next()?;
-        let begin = line.find('"')? + 1;
-        let end = line[begin..].find('"')? + begin;
-        Some(line[begin..end].to_owned())
+        // A marker such as `describe_` ends inside of the macro's name.
+        let rest = rest.trim_start_matches(|c| is_word(c) || matches!(c, '!' | '(')).trim_start();
+        let literal = rest.strip_prefix('"')?;
+        Some(literal[..literal.find('"')?].to_owned())
     });
     literals.collect()
 }
@@ -409,5 +409,12 @@ fn the_reader_of_this_file_is_not_fooled() {
     assert_eq!(imported_modules(&source, &modules), ["metrics", "model", "store"].map(String::from).into());
     let climbing = Source { code: "use super::super::provider::X; use super::store::Y;".into(), ..source };
     assert_eq!(imported_modules(&climbing, &modules), ["provider".to_owned()].into());
+    assert_eq!(
+        quoted(
+            "describe_gauge!(\n    \"a\",\n \"b\"); describe_counter!(\"c\", \"d\"); gauge!(name, \"e\")",
+            "describe_"
+        ),
+        ["a", "c"]
+    );
     assert_eq!(test_names("| C1 | a promise | `store::a_test_name`, `not` |"), ["a_test_name"]);
 }
