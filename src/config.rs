@@ -23,7 +23,9 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-pub use backends::{AmqpSection, LogFormat, LogSection, ProcessSection, ProvidersSection, RetentionSection, StoreSection, StoreUrl};
+pub use backends::{
+    AmqpSection, LogFormat, LogSection, ProcessSection, ProvidersSection, RetentionSection, StoreSection, StoreUrl,
+};
 pub use environment::Environment;
 pub use listeners::{AdminSection, ConsumeSection, EdgeSection, Network};
 pub use report::{ConfigError, Place, Remark};
@@ -178,7 +180,10 @@ impl<'a> Root<'a> {
         let context = self.context;
         let Some((key, value)) = self.table.iter().find(|(key, _)| key.get_ref() == name) else { return Vec::new() };
         let DeValue::Array(items) = value.get_ref() else {
-            context.report.mistake(&context.report.place(&key.span()), format!("`{name}` comes once for each: write {}", schema.title));
+            context.report.mistake(
+                &context.report.place(&key.span()),
+                format!("`{name}` comes once for each: write {}", schema.title),
+            );
             return Vec::new();
         };
         let tables = items.iter().filter_map(|item: &Spanned<DeValue<'_>>| {
@@ -213,7 +218,9 @@ impl<'a> Root<'a> {
         for (variable, section, _) in self.overrides {
             let place = Place::Variable(variable.clone());
             if LISTS.iter().any(|schema| section_name(schema) == section) {
-                self.context.report.mistake(&place, format!("`{section}` comes once for each, so no variable reaches it"));
+                self.context
+                    .report
+                    .mistake(&place, format!("`{section}` comes once for each, so no variable reaches it"));
             } else if !known().any(|name| section == name) {
                 refuse(section, &place);
             }
@@ -254,7 +261,13 @@ fn check_whole(context: &Context<'_>, config: &Config, amqp_there: bool) {
             report.mistake(place, format!("subscription {name:?} has `target = \"amqp\"`, but there is no [amqp]"));
         }
         for (source, place) in &entry.sources {
-            refuse_unknown_name(context, "source", source, config.sources.iter().map(|source| source.name.as_str()), place);
+            refuse_unknown_name(
+                context,
+                "source",
+                source,
+                config.sources.iter().map(|source| source.name.as_str()),
+                place,
+            );
         }
     }
     check_tokens(context, config);
@@ -264,7 +277,9 @@ fn check_tokens(context: &Context<'_>, config: &Config) {
     for (n, token) in config.tokens.iter().enumerate() {
         let earlier = &config.tokens[..n];
         if let Some(other) = earlier.iter().find(|other| other.value.expose() == token.value.expose()) {
-            context.report.mistake(&Place::File, format!("tokens {:?} and {:?} have the same value", other.name, token.name));
+            context
+                .report
+                .mistake(&Place::File, format!("tokens {:?} and {:?} have the same value", other.name, token.name));
         }
         if earlier.iter().any(|other| other.name == token.name) {
             context.report.mistake(&Place::File, format!("two tokens are called {:?}", token.name));
@@ -276,7 +291,13 @@ fn check_tokens(context: &Context<'_>, config: &Config) {
     }
 }
 
-fn refuse_unknown_name<'n>(context: &Context<'_>, what: &str, name: &str, known: impl Iterator<Item = &'n str> + Clone, place: &Place) {
+fn refuse_unknown_name<'n>(
+    context: &Context<'_>,
+    what: &str,
+    name: &str,
+    known: impl Iterator<Item = &'n str> + Clone,
+    place: &Place,
+) {
     if known.clone().any(|other| other == name) {
         return;
     }

@@ -24,7 +24,8 @@ pub struct AccessTokens(Vec<([u8; 32], Caller)>);
 
 impl AccessTokens {
     pub fn new(tokens: impl IntoIterator<Item = AccessToken>) -> Self {
-        let digested = tokens.into_iter().map(|token| (Sha256::digest(token.value.expose_secret()).into(), token.caller));
+        let digested =
+            tokens.into_iter().map(|token| (Sha256::digest(token.value.expose_secret()).into(), token.caller));
         Self(digested.collect())
     }
 
@@ -42,7 +43,11 @@ impl AccessTokens {
 }
 
 /// Lets nobody pass without a token, and tells the handlers who it is (an extension of type [`Caller`]).
-pub(super) async fn authenticate(State(tokens): State<Arc<AccessTokens>>, mut request: Request, next: Next) -> Response {
+pub(super) async fn authenticate(
+    State(tokens): State<Arc<AccessTokens>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let Some(caller) = bearer(&request).and_then(|presented| tokens.caller_of(presented)).cloned() else {
         return ApiError::unauthorized().into_response();
     };

@@ -54,7 +54,12 @@ pub(super) async fn review(
 /// A page never ends between two jobs of one receipt, since `before` is a receipt: this many more rows are looked at.
 const JOBS_OF_A_RECEIPT_MAX: u32 = 256;
 
-async fn find(admin: &Admin, caller: &Caller, filters: Filters, state: Option<JobState>) -> Result<Json<Value>, ApiError> {
+async fn find(
+    admin: &Admin,
+    caller: &Caller,
+    filters: Filters,
+    state: Option<JobState>,
+) -> Result<Json<Value>, ApiError> {
     view_only(caller)?;
     let limit = page(filters.limit)?;
     let query = JobQuery {
@@ -111,7 +116,9 @@ pub(super) async fn replay(
     let verdicts = admin.jobs.replay(std::slice::from_ref(&key), request, Arc::clone(&admin.subscriptions)).await?;
     match verdicts.into_iter().next() {
         Some(ReplayVerdict::Armed) => Ok(Json(json!({ "verdict": "armed" }))),
-        Some(ReplayVerdict::Released(subscriptions)) => Ok(Json(json!({ "verdict": "released", "subscriptions": subscriptions }))),
+        Some(ReplayVerdict::Released(subscriptions)) => {
+            Ok(Json(json!({ "verdict": "released", "subscriptions": subscriptions })))
+        }
         Some(ReplayVerdict::Refused(code)) => Err(ApiError::conflict(code, code.replace('_', " "))),
         Some(ReplayVerdict::NoSuchJob) | None => Err(no_such_job()),
     }

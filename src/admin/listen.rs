@@ -64,7 +64,13 @@ pub async fn serve(listener: TcpListener, router: Router, config: ListenConfig, 
     connections.wait().await;
 }
 
-async fn serve_connection(stream: TcpStream, router: Router, config: ListenConfig, stop: Stop, permit: OwnedSemaphorePermit) {
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    config: ListenConfig,
+    stop: Stop,
+    permit: OwnedSemaphorePermit,
+) {
     let _permit = permit;
     let _ = stream.set_nodelay(true);
     let connection = http1::Builder::new()

@@ -21,7 +21,13 @@ use crate::model::job::JobKey;
 #[async_trait]
 pub trait PullApi: Send + Sync + 'static {
     /// Leases due jobs; may wait for some, but no longer than until `gone`.
-    async fn claim(&self, subscription: &str, body: &[u8], consumer: &str, gone: CancellationToken) -> Result<Value, ApiError>;
+    async fn claim(
+        &self,
+        subscription: &str,
+        body: &[u8],
+        consumer: &str,
+        gone: CancellationToken,
+    ) -> Result<Value, ApiError>;
     /// Moves the lease of a running attempt.
     async fn extend(&self, job: &JobKey, body: &[u8]) -> Result<Value, ApiError>;
     /// Takes a report.
@@ -78,7 +84,9 @@ fn served(admin: &Admin, caller: &Caller, subscription: &str) -> Result<Arc<dyn 
 
 fn read(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
     body.map_err(|error| match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "the request's body is too large"),
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "the request's body is too large")
+        }
         _ => ApiError::bad_request("body_invalid", "the request's body did not come whole"),
     })
 }

@@ -24,7 +24,7 @@ use crate::model::retry::RetryPolicy;
 use crate::model::subscription::{CompletesOn, Subscription, Target};
 use crate::random::SeededRandom;
 use crate::store::sqlite::{SqliteConfig, SqliteStore};
-use crate::store::{DeliveryVerdict, NewDelivery, NewEvent, NewRejection, QuarantineBounds, Store, StoreError, Upkeep};
+use crate::store::{DeliveryVerdict, NewDelivery, NewEvent, NewRejection, QuarantineBounds, Store, StoreError};
 
 type Answer = tokio::sync::oneshot::Receiver<Result<DeliveryVerdict, StoreError>>;
 
@@ -44,7 +44,13 @@ struct Echo;
 
 #[async_trait]
 impl PullApi for Echo {
-    async fn claim(&self, subscription: &str, _: &[u8], consumer: &str, _: CancellationToken) -> Result<Value, ApiError> {
+    async fn claim(
+        &self,
+        subscription: &str,
+        _: &[u8],
+        consumer: &str,
+        _: CancellationToken,
+    ) -> Result<Value, ApiError> {
         Ok(json!({ "claimed": subscription, "by": consumer }))
     }
 
@@ -71,7 +77,11 @@ fn subscription(name: &str, types: &[&str]) -> Subscription {
 
 fn tokens() -> AccessTokens {
     let token = |name: &str, role, subscriptions: &[&str]| AccessToken {
-        caller: Caller { name: name.to_owned(), role, subscriptions: subscriptions.iter().map(|&name| name.to_owned()).collect() },
+        caller: Caller {
+            name: name.to_owned(),
+            role,
+            subscriptions: subscriptions.iter().map(|&name| name.to_owned()).collect(),
+        },
         value: SecretSlice::from(format!("{name}-0123456789abcdef").into_bytes()),
     };
     AccessTokens::new([
@@ -91,8 +101,10 @@ impl Rig {
         let random = Arc::new(SeededRandom::new(7));
         let config = SqliteConfig::at(folder.path().join("makbuz.db"));
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(config, clock.clone(), random.clone()).await.unwrap());
-        let subscriptions =
-            Arc::new(SubscriptionSet::new(vec![subscription("billing", &["invoice.*"]), subscription("badges", &["badge.*"])]));
+        let subscriptions = Arc::new(SubscriptionSet::new(vec![
+            subscription("billing", &["invoice.*"]),
+            subscription("badges", &["badge.*"]),
+        ]));
         store.sync_subscriptions(Arc::clone(&subscriptions)).await.unwrap();
         let receipt = ReceiptId::new(clock.now(), random.as_ref());
         let payload = PayloadId::new(clock.now(), random.as_ref());
@@ -111,7 +123,13 @@ impl Rig {
             gauges: Arc::default(),
             limits: Limits { body_bytes_max: 1024, ..Limits::default() },
         };
-        Self { router: operators(admin.clone(), true), consumers: consumers(admin.clone()), admin, receipt, _folder: folder }
+        Self {
+            router: operators(admin.clone(), true),
+            consumers: consumers(admin.clone()),
+            admin,
+            receipt,
+            _folder: folder,
+        }
     }
 
     async fn ask(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (StatusCode, Bytes) {
@@ -151,7 +169,12 @@ fn delivery(receipt_id: ReceiptId, payload_id: PayloadId, subscriptions: Arc<Sub
         url: "/in/stripe-eu".to_owned(),
         peer: "192.0.2.1".to_owned(),
         retry_headers: Vec::new(),
-        verified_by: VerifiedBy { mechanism: "hmac-sha256".to_owned(), secret: "S".to_owned(), signed_at: Some(NOW), coverage: Coverage::Body },
+        verified_by: VerifiedBy {
+            mechanism: "hmac-sha256".to_owned(),
+            secret: "S".to_owned(),
+            signed_at: Some(NOW),
+            coverage: Coverage::Body,
+        },
         signed_sha256: [1; 32],
         replay_guard: false,
         every_delivery: false,
@@ -183,13 +206,19 @@ async fn health_and_metrics_need_no_token_and_everything_else_does() {
     assert_eq!(status, StatusCode::OK);
     let (status, body) = rig.ask("GET", "/readyz", None, "").await;
     let ready: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!((status, &ready["status"], &ready["store"], &ready["broker"]), (StatusCode::OK, &json!("degraded"), &json!("ok"), &json!("away")));
+    assert_eq!(
+        (status, &ready["status"], &ready["store"], &ready["broker"]),
+        (StatusCode::OK, &json!("degraded"), &json!("ok"), &json!("away"))
+    );
     assert_eq!(rig.ask("GET", "/metrics", None, "").await.0, StatusCode::OK);
     for path in ["/v1/receipts", "/v1/jobs", "/v1/review", "/v1/rejections", "/v1/nothing", "/anything"] {
         for token in [None, Some("nobody")] {
             let (status, body) = rig.ask("GET", path, token, "").await;
             let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-            assert!(status == StatusCode::UNAUTHORIZED && body["error"]["code"] == "unauthorized", "{path}: {status} {body}");
+            assert!(
+                status == StatusCode::UNAUTHORIZED && body["error"]["code"] == "unauthorized",
+                "{path}: {status} {body}"
+            );
         }
     }
 }
@@ -218,7 +247,10 @@ async fn a_store_that_is_away_is_named_and_answers_503_without_its_address() {
     let router = operators(Admin { intake: Arc::new(Away), ..rig.admin.clone() }, true);
     let (status, body) = send(&router, "GET", "/readyz", None, "").await;
     let ready: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!((status, &ready["status"], &ready["store"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable"), &json!("store_unavailable")));
+    assert_eq!(
+        (status, &ready["status"], &ready["store"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable"), &json!("store_unavailable"))
+    );
     assert!(!String::from_utf8_lossy(&body).contains("canary"), "{body:?}");
     assert_eq!(send(&router, "GET", "/livez", None, "").await.0, StatusCode::OK);
 }
@@ -239,8 +271,10 @@ async fn two_authorization_headers_are_no_token() {
 async fn each_role_reaches_as_far_as_it_says() {
     let rig = Rig::new().await;
     let id = rig.receipt;
-    let (body, replay, claim) = (format!("/v1/receipts/{id}/body"), format!("/v1/jobs/{id}/billing/replay"), "/v1/subscriptions/billing/claim");
-    let (ok, no, conflict, absent) = (StatusCode::OK, StatusCode::FORBIDDEN, StatusCode::CONFLICT, StatusCode::NOT_FOUND);
+    let (body, replay, claim) =
+        (format!("/v1/receipts/{id}/body"), format!("/v1/jobs/{id}/billing/replay"), "/v1/subscriptions/billing/claim");
+    let (ok, no, conflict, absent) =
+        (StatusCode::OK, StatusCode::FORBIDDEN, StatusCode::CONFLICT, StatusCode::NOT_FOUND);
     // A live job cannot be replayed: 409 says that the role would have let it.
     let cases = [
         ("billing", no, ok, no, ok),
@@ -264,7 +298,11 @@ async fn a_consumer_is_held_to_its_subscriptions() {
     let id = rig.receipt;
     let (status, told) = rig.json("POST", "/v1/subscriptions/billing/claim", "billing", "{}").await;
     assert_eq!((status, told), (StatusCode::OK, json!({ "claimed": "billing", "by": "billing" })));
-    for path in ["/v1/subscriptions/badges/claim".to_owned(), format!("/v1/jobs/{id}/badges/extend"), format!("/v1/jobs/{id}/badges/outcome")] {
+    for path in [
+        "/v1/subscriptions/badges/claim".to_owned(),
+        format!("/v1/jobs/{id}/badges/extend"),
+        format!("/v1/jobs/{id}/badges/outcome"),
+    ] {
         let (status, told) = rig.json("POST", &path, "billing", "{}").await;
         assert_eq!((status, &told["error"]["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")), "{path}");
     }
@@ -310,7 +348,10 @@ async fn bodies_are_to_be_saved_and_not_to_be_shown() {
     let headers = response.headers();
     assert_eq!(headers["content-type"], "application/octet-stream");
     assert!(headers["content-disposition"].to_str().unwrap().starts_with("attachment; "));
-    assert_eq!((&headers["makbuz-content-type"], &headers["cache-control"]), (&"application/json".parse().unwrap(), &"no-store".parse().unwrap()));
+    assert_eq!(
+        (&headers["makbuz-content-type"], &headers["cache-control"]),
+        (&"application/json".parse().unwrap(), &"no-store".parse().unwrap())
+    );
 }
 
 #[tokio::test]
@@ -348,7 +389,8 @@ async fn what_is_asked_wrongly_is_refused_with_a_code() {
 async fn without_the_role_process_nothing_is_claimed() {
     let rig = Rig::new().await;
     let admin = Admin { pull: None, ..rig.admin.clone() };
-    let (status, _) = send(&operators(admin, true), "POST", "/v1/subscriptions/billing/claim", Some("billing"), "{}").await;
+    let (status, _) =
+        send(&operators(admin, true), "POST", "/v1/subscriptions/billing/claim", Some("billing"), "{}").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 

@@ -271,7 +271,9 @@ impl From<&NewRejection> for RejectionJson {
 
 /// UTC microseconds as `2026-12-01T10:00:00.000000Z`; always as long, so that texts sort like times.
 pub fn moment(micros: i64) -> String {
-    let Ok(at) = OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000) else { return micros.to_string() };
+    let Ok(at) = OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000) else {
+        return micros.to_string();
+    };
     let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
     let (hour, minute, second, micros) = (at.hour(), at.minute(), at.second(), at.microsecond());
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")

@@ -32,9 +32,15 @@ pub(crate) struct Api {
 }
 
 enum Place {
-    Running { client: Client<HttpConnector, Body>, base: String },
+    Running {
+        client: Client<HttpConnector, Body>,
+        base: String,
+    },
     /// The router of the operators' listener over the store; closed when the command has ended.
-    Here { router: Router, store: Arc<dyn Store> },
+    Here {
+        router: Router,
+        store: Arc<dyn Store>,
+    },
 }
 
 /// A refusal of the API, with its stable code.
@@ -57,7 +63,12 @@ impl Api {
         let found = context.config()?;
         let base = match &context.common.admin {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => format!("http://{}", reachable(match &found { Found::File(config) | Found::Embedded(config) => config })),
+            None => format!(
+                "http://{}",
+                reachable(match &found {
+                    Found::File(config) | Found::Embedded(config) => config,
+                })
+            ),
         };
         let config = found.config();
         if !base.starts_with("http://") {
@@ -66,11 +77,14 @@ impl Api {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_MAX));
         let client = Client::builder(TokioExecutor::new()).build(connector);
-        let running = Self { place: Place::Running { client, base: base.clone() }, token: HeaderValue::from_static("") };
+        let running =
+            Self { place: Place::Running { client, base: base.clone() }, token: HeaderValue::from_static("") };
         match running.send(Method::GET, "/livez", None).await {
             Ok(_) => Ok(Self { token: bearer(&operator_token(context, &config)?)?, ..running }),
             Err(error) if context.common.admin.is_some() => Err(error.context(format!("nothing answers at {base}"))),
-            Err(_) => Self::here(&config).await.with_context(|| format!("nothing answers at {base}, and the store could not be opened")),
+            Err(_) => Self::here(&config)
+                .await
+                .with_context(|| format!("nothing answers at {base}, and the store could not be opened")),
         }
     }
 
@@ -125,7 +139,9 @@ impl Api {
         }?;
         match &self.place {
             Place::Running { client, .. } => {
-                let response = tokio::time::timeout(ANSWER_MAX, client.request(request)).await.map_err(|_| anyhow!("no answer in time"))??;
+                let response = tokio::time::timeout(ANSWER_MAX, client.request(request))
+                    .await
+                    .map_err(|_| anyhow!("no answer in time"))??;
                 answer(response.map(Body::new)).await
             }
             Place::Here { router, .. } => answer(router.clone().oneshot(request).await?).await,
@@ -135,7 +151,11 @@ impl Api {
 
 async fn answer(response: Response<Body>) -> anyhow::Result<Bytes> {
     let status = response.status();
-    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(|error| anyhow!(error))?.to_bytes();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+        .collect()
+        .await
+        .map_err(|error| anyhow!(error))?
+        .to_bytes();
     if status.is_success() {
         return Ok(body);
     }
@@ -166,12 +186,15 @@ fn operator_token(context: &Context, config: &Config) -> anyhow::Result<Secret> 
     }
     let by_role = |role| config.tokens.iter().find(|token| token.role == role);
     let token = [Role::Operator, Role::Admin, Role::Viewer].into_iter().find_map(by_role);
-    let token = token.context("an instance runs, and there is no token for it: set MAKBUZ_TOKEN, or configure a [[token]] of role operator")?;
+    let token = token.context(
+        "an instance runs, and there is no token for it: set MAKBUZ_TOKEN, or configure a [[token]] of role operator",
+    )?;
     Ok(token.value.clone())
 }
 
 fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
-    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token.expose()].concat()).map_err(|_| anyhow!("{token} cannot stand in a header"))?;
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token.expose()].concat())
+        .map_err(|_| anyhow!("{token} cannot stand in a header"))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -15,12 +15,20 @@ pub(crate) fn catalog(config: &Config) -> Result<Catalog, Vec<String>> {
 }
 
 /// A source bound to its provider's definition, or all that is wrong with it.
-pub(crate) fn bind(catalog: &Catalog, source: &SourceSection, edge: &EdgeSection) -> Result<(Definition, Inlet), Vec<String>> {
+pub(crate) fn bind(
+    catalog: &Catalog,
+    source: &SourceSection,
+    edge: &EdgeSection,
+) -> Result<(Definition, Inlet), Vec<String>> {
     let texts = |errors: Vec<crate::provider::SpecError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
     let definition = catalog.get(&source.provider).map_err(texts)?;
     let inlet = definition.bind(settings(source, edge)).map_err(texts)?;
     if inlet.carrier_browser() != source.redirect.is_some() {
-        let why = if inlet.carrier_browser() { "needs `redirect`: a browser carries its form" } else { "has no use for `redirect`" };
+        let why = if inlet.carrier_browser() {
+            "needs `redirect`: a browser carries its form"
+        } else {
+            "has no use for `redirect`"
+        };
         return Err(vec![format!("provider {:?} {why}", source.provider)]);
     }
     Ok((definition, inlet))

@@ -42,12 +42,16 @@ pub(crate) async fn run(context: &Context, args: CheckArgs) -> anyhow::Result<Ex
 }
 
 async fn look(findings: &mut Findings, config: &Config) {
-    findings.ok("config", format!("{}: {} sources, {} subscriptions", config.file, config.sources.len(), config.subscriptions.len()));
+    findings.ok(
+        "config",
+        format!("{}: {} sources, {} subscriptions", config.file, config.sources.len(), config.subscriptions.len()),
+    );
     for warning in &config.warnings {
         findings.warning("config", warning.within(&config.file));
     }
     if !config.tokens.iter().any(|token| token.role >= crate::model::access::Role::Viewer) {
-        findings.warning("tokens", "no [[token]] of role viewer, operator or admin: nobody can look at receipts and jobs");
+        findings
+            .warning("tokens", "no [[token]] of role viewer, operator or admin: nobody can look at receipts and jobs");
     }
     sources::look(findings, config);
     outside::store(findings, config).await;

@@ -73,7 +73,13 @@ pub(super) async fn claim(api: &Api, args: ClaimArgs) -> anyhow::Result<()> {
     }
     for job in jobs {
         let text = String::from_utf8_lossy(&STANDARD.decode(&job.body_base64)?).into_owned();
-        say(format_args!("{}  {}  attempt {}  until {}", job.receipt, plain(&job.event_type), job.attempt, moment(job.leased_until)));
+        say(format_args!(
+            "{}  {}  attempt {}  until {}",
+            job.receipt,
+            plain(&job.event_type),
+            job.attempt,
+            moment(job.leased_until)
+        ));
         say(plain(&text));
     }
     Ok(())
@@ -106,7 +112,12 @@ pub(super) async fn report(api: &Api, args: ReportArgs) -> anyhow::Result<()> {
         let path = format!("/v1/jobs/{}/{}/outcome", encoded(&job.receipt), encoded(&job.subscription));
         let answer = api.post(&path, &body).await?;
         let state = answer["state"].as_str().map(|state| format!(", now {state}")).unwrap_or_default();
-        say(format_args!("{}  {}  {}{state}", job.receipt, job.subscription, answer["verdict"].as_str().unwrap_or("done")));
+        say(format_args!(
+            "{}  {}  {}{state}",
+            job.receipt,
+            job.subscription,
+            answer["verdict"].as_str().unwrap_or("done")
+        ));
     }
     Ok(())
 }

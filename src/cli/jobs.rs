@@ -104,8 +104,12 @@ pub(crate) async fn run(context: &Context, command: JobsCommand) -> anyhow::Resu
     let done = match command {
         JobsCommand::List(ListArgs { state, which }) => list(&api, "/v1/jobs", state, which).await,
         JobsCommand::Show(args) => show(&api, &args).await,
-        JobsCommand::Replay(ActArgs { receipt, subscription, why }) => act(&api, &receipt, &subscription, "replay", why).await,
-        JobsCommand::Dismiss(DismissArgs { receipt, subscription, why }) => act(&api, &receipt, &subscription, "dismiss", Some(why)).await,
+        JobsCommand::Replay(ActArgs { receipt, subscription, why }) => {
+            act(&api, &receipt, &subscription, "replay", why).await
+        }
+        JobsCommand::Dismiss(DismissArgs { receipt, subscription, why }) => {
+            act(&api, &receipt, &subscription, "dismiss", Some(why)).await
+        }
         JobsCommand::Release(ReleaseArgs { receipt, why }) => act(&api, &receipt, INTAKE, "replay", why).await,
         JobsCommand::Claim(args) => claim::claim(&api, args).await,
         JobsCommand::Report(args) => claim::report(&api, args).await,

@@ -19,7 +19,9 @@ pub(crate) async fn run(context: &Context, _: MigrateArgs) -> anyhow::Result<Exi
     let config = context.config()?.config();
     let random = SystemRandom::new();
     let steps = match &config.store.url {
-        StoreUrl::Sqlite(path) => SqliteStore::migrate(&open::sqlite(&config, path), &SystemClock, &random).await? as usize,
+        StoreUrl::Sqlite(path) => {
+            SqliteStore::migrate(&open::sqlite(&config, path), &SystemClock, &random).await? as usize
+        }
         StoreUrl::Postgres(url) => {
             let done = postgres::migrate(&open::postgres_url(url)?, &random).await?;
             for step in &done {

@@ -25,7 +25,9 @@ pub(crate) async fn store(config: &Config, random: Arc<dyn Random>) -> anyhow::R
             if config.store.migrate_at_start {
                 return Ok(Arc::new(SqliteStore::open(sqlite, Arc::new(SystemClock), random).await?));
             }
-            bail!("[store] migrate = \"manual\" is for PostgreSQL: a SQLite file is brought up to date when it is opened");
+            bail!(
+                "[store] migrate = \"manual\" is for PostgreSQL: a SQLite file is brought up to date when it is opened"
+            );
         }
         StoreUrl::Postgres(url) => {
             let url = postgres_url(url)?;
@@ -35,7 +37,9 @@ pub(crate) async fn store(config: &Config, random: Arc<dyn Random>) -> anyhow::R
                 // Away at the start is no reason not to start; the wrong schema is.
                 match error {
                     StoreError::Schema(_) => return Err(error.into()),
-                    _ => tracing::warn!(error.code = error.code(), %error, "the schema could not be brought up to date"),
+                    _ => {
+                        tracing::warn!(error.code = error.code(), %error, "the schema could not be brought up to date")
+                    }
                 }
             }
             let store = &config.store;
@@ -87,7 +91,12 @@ pub(crate) fn subscriptions(config: &Config) -> Arc<SubscriptionSet> {
 }
 
 /// The operators' API over a store, with neither broker nor claims.
-pub(crate) fn admin_over(config: &Config, store: Arc<dyn Store>, tokens: Arc<AccessTokens>, metrics: PrometheusHandle) -> Admin {
+pub(crate) fn admin_over(
+    config: &Config,
+    store: Arc<dyn Store>,
+    tokens: Arc<AccessTokens>,
+    metrics: PrometheusHandle,
+) -> Admin {
     Admin {
         tokens,
         intake: store.clone(),

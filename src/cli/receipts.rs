@@ -137,7 +137,10 @@ async fn show(api: &Api, args: &ShowArgs) -> anyhow::Result<()> {
         return output::json(&answer);
     }
     let receipt: ReceiptJson = serde_json::from_value(answer)?;
-    let proof = receipt.verified_by.as_ref().map(|by| format!("{}, secret {:?}, covers {}", by.mechanism, by.secret, by.coverage));
+    let proof = receipt
+        .verified_by
+        .as_ref()
+        .map(|by| format!("{}, secret {:?}, covers {}", by.mechanism, by.secret, by.coverage));
     let facts: [(&str, Option<String>); 14] = [
         ("receipt", Some(receipt.id.clone())),
         ("received", Some(receipt.received_at.clone())),
@@ -160,7 +163,13 @@ async fn show(api: &Api, args: &ShowArgs) -> anyhow::Result<()> {
         }
     }
     for delivery in &receipt.deliveries {
-        say(format_args!("{:<12} {} {} from {}", "again", short_time(&delivery.at), plain(&delivery.verdict), plain(&delivery.peer)));
+        say(format_args!(
+            "{:<12} {} {} from {}",
+            "again",
+            short_time(&delivery.at),
+            plain(&delivery.verdict),
+            plain(&delivery.peer)
+        ));
     }
     if !receipt.jobs.is_empty() {
         say("");

@@ -68,10 +68,15 @@ fn describe(text: &mut String, path: &str, command: &clap::Command) {
         return inner.into_iter().for_each(|inner| describe(text, &path, inner));
     }
     writeln!(text, "{path:<26} {about}").expect("a text");
-    for argument in command.get_arguments().filter(|argument| !argument.is_global_set() && argument.get_id() != "help") {
+    for argument in command.get_arguments().filter(|argument| !argument.is_global_set() && argument.get_id() != "help")
+    {
         let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
         let default: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-        let default = if default.is_empty() || argument.is_hide_default_value_set() { String::new() } else { format!(" [{}]", default.join(",")) };
+        let default = if default.is_empty() || argument.is_hide_default_value_set() {
+            String::new()
+        } else {
+            format!(" [{}]", default.join(","))
+        };
         let line = format!("    {:<30} {help}{default}", usage(argument));
         writeln!(text, "{}", line.trim_end()).expect("a text");
     }

@@ -46,7 +46,8 @@ pub(crate) struct VerifyArgs {
 
 /// 0 when it verifies, 1 when it does not.
 pub(crate) fn run(context: &Context, args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    let definition = providers::known(context)?.get(&args.provider).map_err(|errors| anyhow!(providers::joined(&errors)))?;
+    let definition =
+        providers::known(context)?.get(&args.provider).map_err(|errors| anyhow!(providers::joined(&errors)))?;
     let inlet = definition.bind(settings(context, args)?).map_err(|errors| anyhow!(providers::joined(&errors)))?;
     let headers = read_headers(&args.headers)?;
     let body = Bytes::from(std::fs::read(&args.body).with_context(|| args.body.display().to_string())?);
@@ -70,7 +71,12 @@ pub(crate) fn run(context: &Context, args: &VerifyArgs) -> anyhow::Result<ExitCo
             let by = &verified.verified_by;
             say(format_args!("verifies: {}, secret {:?}, covers {}", by.mechanism, by.secret, by.coverage.as_str()));
             for event in &verified.events {
-                say(format_args!("event {}  type {}  account {}", plain(&event.event_id), plain(&event.event_type), plain(&event.account)));
+                say(format_args!(
+                    "event {}  type {}  account {}",
+                    plain(&event.event_id),
+                    plain(&event.event_type),
+                    plain(&event.account)
+                ));
             }
             let refused = verified.refused_items;
             if refused > 0 {
@@ -142,7 +148,8 @@ fn arrived_at(text: Option<&str>) -> anyhow::Result<i64> {
     if let Ok(seconds) = text.parse::<i64>() {
         return seconds.checked_mul(MICROS_PER_SECOND).context("--at is too far away");
     }
-    let at = OffsetDateTime::parse(text, &Rfc3339).with_context(|| format!("--at {text:?}: a time with a zone, or Unix seconds"))?;
+    let at = OffsetDateTime::parse(text, &Rfc3339)
+        .with_context(|| format!("--at {text:?}: a time with a zone, or Unix seconds"))?;
     Ok(i64::try_from(at.unix_timestamp_nanos() / 1000)?)
 }
 

@@ -9,8 +9,18 @@ use super::secret::{self, Secret};
 pub(crate) const STORE: Schema = Schema {
     title: "[store]",
     keys: &[
-        key("url", "URL", "sqlite://makbuz.db", "`sqlite://PATH` or `postgres://USER@HOST/DATABASE`; with a password only as `env:NAME` or `file:PATH`"),
-        key("migrate", "`auto` or `manual`", "", "Whether `serve` brings the schema up to date; default `auto` on SQLite, `manual` (`makbuz migrate`) on PostgreSQL"),
+        key(
+            "url",
+            "URL",
+            "sqlite://makbuz.db",
+            "`sqlite://PATH` or `postgres://USER@HOST/DATABASE`; with a password only as `env:NAME` or `file:PATH`",
+        ),
+        key(
+            "migrate",
+            "`auto` or `manual`",
+            "",
+            "Whether `serve` brings the schema up to date; default `auto` on SQLite, `manual` (`makbuz migrate`) on PostgreSQL",
+        ),
         key("connections", "number", "6", "PostgreSQL: pooled connections beside the writers"),
         key("writers", "number", "3", "PostgreSQL: connections that commit deliveries"),
         key("queue_events_max", "number", "4096", "Events that wait for a commit; past it 503"),
@@ -89,7 +99,8 @@ fn read_store_url(table: &Table<'_>) -> StoreUrl {
 /// A password in the file would be in every copy of it.
 fn refuse_open_password(table: &Table<'_>, name: &str, text: &str, place: &Place) {
     let from_file = matches!(place, Place::Line(_));
-    let userinfo = text.split_once("://").and_then(|(_, rest)| rest.split('/').next()?.rsplit_once('@')).map(|(user, _)| user);
+    let userinfo =
+        text.split_once("://").and_then(|(_, rest)| rest.split('/').next()?.rsplit_once('@')).map(|(user, _)| user);
     if from_file && (userinfo.is_some_and(|user| user.contains(':')) || text.contains("password=")) {
         table.mistake(place, format!("`{name}` holds a password: give the URL as \"env:NAME\" or \"file:PATH\""));
     }
@@ -98,12 +109,32 @@ fn refuse_open_password(table: &Table<'_>, name: &str, text: &str, place: &Place
 pub(crate) const AMQP: Schema = Schema {
     title: "[amqp]",
     keys: &[
-        key("url", "URL by `env:` or `file:`", "", "The broker; `amqp://` or `amqps://`. Without a password it may stand in the file"),
+        key(
+            "url",
+            "URL by `env:` or `file:`",
+            "",
+            "The broker; `amqp://` or `amqps://`. Without a password it may stand in the file",
+        ),
         key("prefix", "name", "makbuz", "First part of every broker name; several installations can share a vhost"),
-        key("topology", "`declare` or `check`", "declare", "`declare` makes exchanges and queues; `check` only looks whether they are there"),
+        key(
+            "topology",
+            "`declare` or `check`",
+            "declare",
+            "`declare` makes exchanges and queues; `check` only looks whether they are there",
+        ),
         key("inline_max", "size", "256KiB", "Larger bodies go as `makbuz-body-url`"),
-        key("unroutable_after", "time", "1h", "How long a job waits for its queue to be bound before it goes to review"),
-        key("confirm_max", "time", "10s", "Longest wait for a confirm; then the connection is given up, and the rows stay"),
+        key(
+            "unroutable_after",
+            "time",
+            "1h",
+            "How long a job waits for its queue to be bound before it goes to review",
+        ),
+        key(
+            "confirm_max",
+            "time",
+            "10s",
+            "Longest wait for a confirm; then the connection is given up, and the rows stay",
+        ),
         key("batch", "number", "256", "Messages in one batch, which is confirmed before the next"),
     ],
     later: &["broadcast", "tls"],
@@ -149,7 +180,9 @@ pub(crate) fn read_amqp(table: &Table<'_>) -> Option<AmqpSection> {
 
 /// Lower-case letters, digits, `-` and `.`: it stands before the dot of each broker name.
 fn prefix(text: &str) -> Result<String, String> {
-    let good = !text.is_empty() && text.len() <= 60 && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b));
+    let good = !text.is_empty()
+        && text.len() <= 60
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b));
     if good { Ok(text.to_owned()) } else { Err(format!("{text:?} has other characters than a-z, 0-9, - and .")) }
 }
 
@@ -188,7 +221,12 @@ pub(crate) fn read_process(table: &Table<'_>) -> ProcessSection {
 pub(crate) const RETENTION: Schema = Schema {
     title: "[retention]",
     keys: &[
-        key("bodies", "time", "90d", "How long bodies are kept; those of live and review jobs stay longer, receipts and keys for ever"),
+        key(
+            "bodies",
+            "time",
+            "90d",
+            "How long bodies are kept; those of live and review jobs stay longer, receipts and keys for ever",
+        ),
         key("rejections_age", "time", "7d", "How long refused requests are kept"),
         key("rejections_count", "number", "10000", "How many of them"),
         key("rejections_bytes", "size", "64MiB", "How much of them"),
@@ -217,7 +255,12 @@ pub(crate) fn read_retention(table: &Table<'_>) -> RetentionSection {
 
 pub(crate) const PROVIDERS: Schema = Schema {
     title: "[providers]",
-    keys: &[key("folder", "path", "", "Further provider files (`*.toml`); one of the same name stands in for the binary's own")],
+    keys: &[key(
+        "folder",
+        "path",
+        "",
+        "Further provider files (`*.toml`); one of the same name stands in for the binary's own",
+    )],
     later: &[],
 };
 
@@ -235,7 +278,12 @@ pub(crate) fn read_providers(table: &Table<'_>) -> ProvidersSection {
 pub(crate) const LOG: Schema = Schema {
     title: "[log]",
     keys: &[
-        key("level", "filter", "info", "`error`, `warn`, `info`, `debug`, `trace`, or such as `info,makbuz::outbox=debug`"),
+        key(
+            "level",
+            "filter",
+            "info",
+            "`error`, `warn`, `info`, `debug`, `trace`, or such as `info,makbuz::outbox=debug`",
+        ),
         key("format", "`auto`, `text` or `json`", "auto", "`auto` is `text` on a terminal, else `json`"),
     ],
     later: &["otlp"],
@@ -259,6 +307,7 @@ pub struct LogSection {
 pub(crate) fn read_log(table: &Table<'_>) -> LogSection {
     LogSection {
         level: table.parsed("level", |text| Ok(text.to_owned())),
-        format: table.choice("format", &[("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)]),
+        format: table
+            .choice("format", &[("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)]),
     }
 }

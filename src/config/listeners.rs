@@ -9,10 +9,30 @@ pub(crate) const EDGE: Schema = Schema {
     title: "[edge]",
     keys: &[
         key("listen", "address", "127.0.0.1:8080", "Where providers post"),
-        key("public_url", "URL", "", "The address that providers were told, without a path; needed by schemes that sign the URL"),
-        key("trusted_proxies", "list of networks", "[]", "Proxies whose word is taken for the client's address, such as `\"10.0.0.0/8\"`"),
-            key("forwarded_header", "`x-forwarded-for` or `forwarded`", "x-forwarded-for", "Which header those proxies write; the other is never read"),
-        key("window", "`as-declared` or `strict`", "as-declared", "`strict` holds every source to five minutes, whatever its provider file says"),
+        key(
+            "public_url",
+            "URL",
+            "",
+            "The address that providers were told, without a path; needed by schemes that sign the URL",
+        ),
+        key(
+            "trusted_proxies",
+            "list of networks",
+            "[]",
+            "Proxies whose word is taken for the client's address, such as `\"10.0.0.0/8\"`",
+        ),
+        key(
+            "forwarded_header",
+            "`x-forwarded-for` or `forwarded`",
+            "x-forwarded-for",
+            "Which header those proxies write; the other is never read",
+        ),
+        key(
+            "window",
+            "`as-declared` or `strict`",
+            "as-declared",
+            "`strict` holds every source to five minutes, whatever its provider file says",
+        ),
         key("body_max", "size", "5MiB", "Largest body; a provider file may state more, a source may say otherwise"),
         key("header_max", "size", "16KiB", "All headers of one request together"),
         key("bodies_max", "size", "128MiB", "All bodies together that are read and not yet committed; past it 503"),
@@ -110,7 +130,12 @@ fn read_networks(table: &Table<'_>) -> Vec<Network> {
 pub(crate) const ADMIN: Schema = Schema {
     title: "[admin]",
     keys: &[
-        key("listen", "address", "127.0.0.1:8081", "The operators' listener: API, `/metrics`, `/livez`, `/readyz`; never open it to the internet"),
+        key(
+            "listen",
+            "address",
+            "127.0.0.1:8081",
+            "The operators' listener: API, `/metrics`, `/livez`, `/readyz`; never open it to the internet",
+        ),
         key("connections_max", "number", "256", "Open connections, those of `[consume]` counted apart"),
         key("body_max", "size", "256KiB", "Largest request body"),
     ],
@@ -136,8 +161,18 @@ pub(crate) fn read_admin(table: &Table<'_>) -> AdminSection {
 pub(crate) const CONSUME: Schema = Schema {
     title: "[consume]",
     keys: &[
-        key("listen", "address", "", "A listener of its own for consumers: only claim, extend, outcome and bodies; absent: `[admin] listen` serves them"),
-        key("public_url", "URL", "", "The address under which consumers reach it, for body URLs; default `http://` and the listener's address"),
+        key(
+            "listen",
+            "address",
+            "",
+            "A listener of its own for consumers: only claim, extend, outcome and bodies; absent: `[admin] listen` serves them",
+        ),
+        key(
+            "public_url",
+            "URL",
+            "",
+            "The address under which consumers reach it, for body URLs; default `http://` and the listener's address",
+        ),
     ],
     later: &["tls"],
 };
@@ -150,10 +185,7 @@ pub struct ConsumeSection {
 }
 
 pub(crate) fn read_consume(table: &Table<'_>) -> ConsumeSection {
-    ConsumeSection {
-        listen: table.optional("listen", address),
-        public_url: table.optional("public_url", base_url),
-    }
+    ConsumeSection { listen: table.optional("listen", address), public_url: table.optional("public_url", base_url) }
 }
 
 /// An absolute http(s) URL without query or fragment; a slash at the end is cut.

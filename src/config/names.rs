@@ -13,7 +13,9 @@ pub(crate) fn fault(name: &str) -> Option<String> {
         && name.len() <= BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
     if !shape {
-        return Some(format!("{name:?} is no name: a lower-case letter, then letters, digits and `-`, {BYTES_MAX} at most"));
+        return Some(format!(
+            "{name:?} is no name: a lower-case letter, then letters, digits and `-`, {BYTES_MAX} at most"
+        ));
     }
     RESERVED.contains(&name).then(|| format!("{name:?} is a name of the broker's own: choose another"))
 }

@@ -205,7 +205,9 @@ impl<'a> Table<'a> {
     /// A whole number within `range`.
     pub fn count(&self, name: &'static str, range: RangeInclusive<u32>) -> u32 {
         let parse = |text: &str| {
-            let number = text.parse().map_err(|_| format!("{text} is no whole number from {} to {}", range.start(), range.end()))?;
+            let number = text
+                .parse()
+                .map_err(|_| format!("{text} is no whole number from {} to {}", range.start(), range.end()))?;
             within(number, &range, u32::to_string)
         };
         let given = self.value(name).and_then(|value| match value.raw {
@@ -369,7 +371,9 @@ impl<'a> Table<'a> {
 
     fn wrong_kind(&self, place: &Place, name: &str, wanted: &str, found: &DeValue<'_>) {
         let hint = match found {
-            DeValue::Integer(_) | DeValue::Float(_) if wanted == "a text" => ", in quotes and with its unit if it has one",
+            DeValue::Integer(_) | DeValue::Float(_) if wanted == "a text" => {
+                ", in quotes and with its unit if it has one"
+            }
             _ => "",
         };
         self.mistake(place, format!("`{name}` is {wanted}{hint}, not {}", article(found.type_str())));
@@ -384,14 +388,16 @@ impl Drop for Table<'_> {
             return;
         }
         let asked = self.asked.borrow();
-        let ignored: Vec<_> = self.schema.keys.iter().map(|key| key.name).filter(|name| !asked.contains(name)).collect();
+        let ignored: Vec<_> =
+            self.schema.keys.iter().map(|key| key.name).filter(|name| !asked.contains(name)).collect();
         debug_assert!(ignored.is_empty(), "{} declares keys that nobody reads: {ignored:?}", self.schema.title);
     }
 }
 
 /// Parses an address to listen on.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("{text:?} is no address: write IP:PORT, such as \"127.0.0.1:8080\" or \"[::]:8080\""))
+    text.parse()
+        .map_err(|_| format!("{text:?} is no address: write IP:PORT, such as \"127.0.0.1:8080\" or \"[::]:8080\""))
 }
 
 /// The known name nearest to a mistyped one.

@@ -21,6 +21,7 @@ pub fn markdown() -> String {
 }
 
 fn all() -> impl Iterator<Item = &'static Schema> {
-    let nested: [&Schema; 4] = [&sources::SECRET, &subscriptions::FILTER, &subscriptions::RETRY, &subscriptions::JITTER];
+    let nested: [&Schema; 4] =
+        [&sources::SECRET, &subscriptions::FILTER, &subscriptions::RETRY, &subscriptions::JITTER];
     SECTIONS.into_iter().chain(LISTS).chain(nested)
 }

@@ -71,7 +71,11 @@ pub(crate) struct Report {
 impl Report {
     pub fn new(text: &str) -> Self {
         let starts = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
-        Self { line_starts: std::iter::once(0).chain(starts).collect(), mistakes: RefCell::default(), warnings: RefCell::default() }
+        Self {
+            line_starts: std::iter::once(0).chain(starts).collect(),
+            mistakes: RefCell::default(),
+            warnings: RefCell::default(),
+        }
     }
 
     /// The line where `span` begins.

@@ -21,17 +21,37 @@ pub(crate) const SOURCE: Schema = Schema {
         key("provider", "name", "", "Required; a name of `makbuz providers list`"),
         key("secrets", "list of `env:`/`file:`", "[]", "The provider's secrets; each of them may sign"),
         key("secret", "tables", "", "`[[source.secret]]`, where more must be said of a secret"),
-        key("params", "table", "", "What the scheme needs beside the secret, such as `{ merchant_id = \"…\" }`; values may be `env:`/`file:`"),
+        key(
+            "params",
+            "table",
+            "",
+            "What the scheme needs beside the secret, such as `{ merchant_id = \"…\" }`; values may be `env:`/`file:`",
+        ),
         key("url", "URL", "", "The public URL, for schemes that sign it; default `[edge] public_url` and the path"),
         key("account", "text", "", "Account of events that name none; default `@NAME`"),
         key("account_in_path", "true or false", "false", "The path is `/in/NAME/ACCOUNT`"),
         key("paths", "list of paths", "[]", "Further exact paths, to take over existing endpoints"),
         key("aliases", "list of names", "[]", "Former names: `/in/ALIAS` still works"),
-        key("redirect", "table", "", "Where a customer's browser is sent: `{ accepted, refused, later }`, for browser-carried providers"),
-        key("tolerance", "time", "", "Allowed gap between the signed time and the arrival; default as the provider file says"),
+        key(
+            "redirect",
+            "table",
+            "",
+            "Where a customer's browser is sent: `{ accepted, refused, later }`, for browser-carried providers",
+        ),
+        key(
+            "tolerance",
+            "time",
+            "",
+            "Allowed gap between the signed time and the arrival; default as the provider file says",
+        ),
         key("body_max", "size", "", "Largest body; default the larger of `[edge] body_max` and the provider file's"),
         key("malformed", "`hold` or `deliver`", "hold", "What becomes of authentic events that cannot be read"),
-        key("replay_guard", "true or false", "", "Whether the same signed content under a new unsigned id is held; default as the provider file says"),
+        key(
+            "replay_guard",
+            "true or false",
+            "",
+            "Whether the same signed content under a new unsigned id is held; default as the provider file says",
+        ),
     ],
     later: &["fetch", "reconcile", "allow_from"],
 };
@@ -111,13 +131,22 @@ pub(crate) fn read_source(table: &Table<'_>) -> SourceSection {
     let section = SourceSection {
         provider: table.required_text("provider"),
         secrets: refuse_repeated(table, secrets),
-        params: table.table("params").map(|(params, place)| read_params(table.context(), params, &place)).unwrap_or_default(),
+        params: table
+            .table("params")
+            .map(|(params, place)| read_params(table.context(), params, &place))
+            .unwrap_or_default(),
         url: table.optional("url", base_url),
         account: table.optional("account", account),
         account_in_path: table.flag("account_in_path"),
         paths: read_paths(table),
-        aliases: table.texts("aliases").into_iter().filter_map(|(alias, place)| names::check(table, &alias, &place)).collect(),
-        redirect: table.table("redirect").map(|(inner, place)| read_redirect(&Table::of(table.context(), &REDIRECT, inner, place))),
+        aliases: table
+            .texts("aliases")
+            .into_iter()
+            .filter_map(|(alias, place)| names::check(table, &alias, &place))
+            .collect(),
+        redirect: table
+            .table("redirect")
+            .map(|(inner, place)| read_redirect(&Table::of(table.context(), &REDIRECT, inner, place))),
         tolerance: table.optional("tolerance", tolerance),
         body_max: table.optional("body_max", body_max),
         hold_malformed: table.choice("malformed", &[("hold", true), ("deliver", false)]),
@@ -147,7 +176,8 @@ fn read_secret(table: &Table<'_>) -> Option<SecretEntry> {
     {
         table.mistake(&table.place_of("not_after"), "`not_after` is not later than `not_before`");
     }
-    let params = table.table("params").map(|(params, place)| read_params(table.context(), params, &place)).unwrap_or_default();
+    let params =
+        table.table("params").map(|(params, place)| read_params(table.context(), params, &place)).unwrap_or_default();
     value.map(|value| SecretEntry { label, value, not_before, not_after, params })
 }
 
@@ -155,10 +185,15 @@ fn read_secret(table: &Table<'_>) -> Option<SecretEntry> {
 fn refuse_repeated(table: &Table<'_>, entries: Vec<(SecretEntry, Place)>) -> Vec<SecretEntry> {
     let mut kept: Vec<SecretEntry> = Vec::new();
     for (entry, place) in entries {
-        if kept.iter().any(|other| other.value.expose() == entry.value.expose() && other.params.is_empty() && entry.params.is_empty()) {
+        if kept.iter().any(|other| {
+            other.value.expose() == entry.value.expose() && other.params.is_empty() && entry.params.is_empty()
+        }) {
             table.mistake(&place, format!("{} has the same value as another secret of this source", entry.value));
         } else if kept.iter().any(|other| other.label == entry.label) {
-            table.mistake(&place, format!("another secret of this source is labelled {:?} too: give a `label`", entry.label));
+            table.mistake(
+                &place,
+                format!("another secret of this source is labelled {:?} too: give a `label`", entry.label),
+            );
         }
         kept.push(entry);
     }
@@ -193,7 +228,8 @@ fn read_params(context: &Context<'_>, params: &DeTable<'_>, place: &Place) -> BT
 fn read_paths(table: &Table<'_>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     for (path, place) in table.texts("paths") {
-        let plain = path.starts_with('/') && path.len() > 1 && path.len() <= 512 && !path.contains(['?', '#', ' ', '{', '*']);
+        let plain =
+            path.starts_with('/') && path.len() > 1 && path.len() <= 512 && !path.contains(['?', '#', ' ', '{', '*']);
         if !plain {
             table.mistake(&place, format!("{path:?} is no path: it begins with `/` and has no query and no pattern"));
         } else if path == "/in" || path.starts_with("/in/") {
@@ -216,7 +252,9 @@ fn read_redirect(table: &Table<'_>) -> Redirect {
 }
 
 fn redirect_url(text: &str) -> Result<String, String> {
-    let good = text.parse::<http::Uri>().is_ok_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
+    let good = text
+        .parse::<http::Uri>()
+        .is_ok_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
     if good { Ok(text.to_owned()) } else { Err(format!("{text:?} is no http(s) URL")) }
 }
 
@@ -228,23 +266,42 @@ fn default_label(reference: &str) -> String {
 const LABEL_CHARS_MAX: usize = 60;
 
 fn label(text: &str) -> Result<String, String> {
-    let good = !text.is_empty() && text.chars().count() <= LABEL_CHARS_MAX && text != "store" && !text.contains(char::is_control);
-    if good { Ok(text.to_owned()) } else { Err(format!("{text:?} is no label: 1 to {LABEL_CHARS_MAX} characters, and not \"store\"")) }
+    let good = !text.is_empty()
+        && text.chars().count() <= LABEL_CHARS_MAX
+        && text != "store"
+        && !text.contains(char::is_control);
+    if good {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is no label: 1 to {LABEL_CHARS_MAX} characters, and not \"store\""))
+    }
 }
 
 fn account(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 128 { Err("an account has 1 to 128 bytes".to_owned()) } else { Ok(text.to_owned()) }
+    if text.is_empty() || text.len() > 128 {
+        Err("an account has 1 to 128 bytes".to_owned())
+    } else {
+        Ok(text.to_owned())
+    }
 }
 
 fn tolerance(text: &str) -> Result<Duration, String> {
     let span = units::duration(text)?;
     let most = Duration::from_secs(400 * 86_400);
-    if span >= Duration::from_secs(1) && span <= most { Ok(span) } else { Err(format!("{text} is not from 1s to 400days")) }
+    if span >= Duration::from_secs(1) && span <= most {
+        Ok(span)
+    } else {
+        Err(format!("{text} is not from 1s to 400days"))
+    }
 }
 
 fn body_max(text: &str) -> Result<usize, String> {
     let bytes = units::size(text)?;
-    if (1024..=256 << 20).contains(&bytes) { Ok(usize::try_from(bytes).unwrap_or(usize::MAX)) } else { Err(format!("{text} is not from 1KiB to 256MiB")) }
+    if (1024..=256 << 20).contains(&bytes) {
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+    } else {
+        Err(format!("{text} is not from 1KiB to 256MiB"))
+    }
 }
 
 fn moment(table: &Table<'_>, name: &'static str) -> Option<i64> {
@@ -252,7 +309,10 @@ fn moment(table: &Table<'_>, name: &'static str) -> Option<i64> {
     match OffsetDateTime::parse(&text, &Rfc3339) {
         Ok(at) => i64::try_from(at.unix_timestamp_nanos() / 1000).ok(),
         Err(_) => {
-            table.mistake(&table.place_of(name), format!("`{name}`: {text} is no time with a zone, such as 2026-12-01T00:00:00Z"));
+            table.mistake(
+                &table.place_of(name),
+                format!("`{name}`: {text} is no time with a zone, such as 2026-12-01T00:00:00Z"),
+            );
             None
         }
     }

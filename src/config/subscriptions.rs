@@ -18,13 +18,41 @@ pub(crate) const SUBSCRIPTION: Schema = Schema {
         key("filter", "table", "", "Which events: `{ sources, providers, accounts, modes, types }`; absent: all"),
         key("target", "`amqp` or `pull`", "", "Required; a queue of the broker, or claimed over HTTP"),
         key("retry", "name or table", "standard", "`standard`, `short`, `capped`, `day`, or `[subscription.retry]`"),
-        key("time_limit", "time", "", "From the claim (`pull`, default `[process] time_limit`) or from `started` (`amqp`, default none) to the outcome"),
-        key("completes_on", "`report` or `confirm`", "report", "`confirm` (only `amqp`): done when the broker has it, for consumers that do not report"),
-        key("rearm", "`review` or `off`", "review", "Whether a provider's resend arms a job again that ran out of tries"),
+        key(
+            "time_limit",
+            "time",
+            "",
+            "From the claim (`pull`, default `[process] time_limit`) or from `started` (`amqp`, default none) to the outcome",
+        ),
+        key(
+            "completes_on",
+            "`report` or `confirm`",
+            "report",
+            "`confirm` (only `amqp`): done when the broker has it, for consumers that do not report",
+        ),
+        key(
+            "rearm",
+            "`review` or `off`",
+            "review",
+            "Whether a provider's resend arms a job again that ran out of tries",
+        ),
     ],
     later: &[
-        "url", "sign_with", "headers", "retry_statuses", "rate", "concurrency", "shadow", "ordering", "settle", "skew", "on_review", "fetch",
-        "operation_key", "alert", "private_addresses",
+        "url",
+        "sign_with",
+        "headers",
+        "retry_statuses",
+        "rate",
+        "concurrency",
+        "shadow",
+        "ordering",
+        "settle",
+        "skew",
+        "on_review",
+        "fetch",
+        "operation_key",
+        "alert",
+        "private_addresses",
     ],
 };
 
@@ -43,7 +71,12 @@ pub(crate) const FILTER: Schema = Schema {
 pub(crate) const RETRY: Schema = Schema {
     title: "[subscription.retry]",
     keys: &[
-        key("schedule", "list of times", "[]", "Waits before the second, third … try; or else `base`, `factor`, `cap` and `attempts`"),
+        key(
+            "schedule",
+            "list of times",
+            "[]",
+            "Waits before the second, third … try; or else `base`, `factor`, `cap` and `attempts`",
+        ),
         key("base", "time", "5s", "Wait before the second try"),
         key("factor", "number", "4.0", "Each wait is the one before times this"),
         key("cap", "time", "6h", "No wait is longer, before jitter"),
@@ -77,11 +110,15 @@ pub struct SubscriptionSection {
 /// Reads a subscription; `None` after a mistake that is already noted.
 pub(crate) fn read_subscription(table: &Table<'_>, time_limit: Duration) -> Option<SubscriptionSection> {
     let name = names::read(table, "name");
-    let (filter, sources) = table.table("filter").map(|(inner, place)| read_filter(&Table::of(table.context(), &FILTER, inner, place))).unwrap_or_default();
+    let (filter, sources) = table
+        .table("filter")
+        .map(|(inner, place)| read_filter(&Table::of(table.context(), &FILTER, inner, place)))
+        .unwrap_or_default();
     let target = read_target(table);
     let retry = read_retry(table);
     let limit = table.optional("time_limit", limit);
-    let completes_on = table.choice("completes_on", &[("report", CompletesOn::Report), ("confirm", CompletesOn::Confirm)]);
+    let completes_on =
+        table.choice("completes_on", &[("report", CompletesOn::Report), ("confirm", CompletesOn::Confirm)]);
     let rearm = table.choice("rearm", &[("review", true), ("off", false)]);
     let target = target?;
     if completes_on == CompletesOn::Confirm && target != Target::Amqp {
@@ -140,17 +177,24 @@ fn read_filter(table: &Table<'_>) -> (Filter, Vec<(String, Place)>) {
 fn limit(text: &str) -> Result<Duration, String> {
     let span = units::duration(text)?;
     let most = Duration::from_secs(7 * 86_400);
-    if span >= Duration::from_secs(1) && span <= most { Ok(span) } else { Err(format!("{text} is not from 1s to 7days")) }
+    if span >= Duration::from_secs(1) && span <= most {
+        Ok(span)
+    } else {
+        Err(format!("{text} is not from 1s to 7days"))
+    }
 }
 
 fn read_retry(table: &Table<'_>) -> RetryPolicy {
     if table.has("retry") && !table.is_text("retry") {
-        let own = table.table("retry").and_then(|(inner, place)| read_policy(&Table::of(table.context(), &RETRY, inner, place)));
+        let own = table
+            .table("retry")
+            .and_then(|(inner, place)| read_policy(&Table::of(table.context(), &RETRY, inner, place)));
         // After a mistake any policy will do: nothing runs with it.
         return own.unwrap_or_else(standard);
     }
     table.parsed("retry", |text| {
-        RetryPolicy::preset(text).ok_or_else(|| format!("{text:?} is none of \"standard\", \"short\", \"capped\", \"day\""))
+        RetryPolicy::preset(text)
+            .ok_or_else(|| format!("{text:?} is none of \"standard\", \"short\", \"capped\", \"day\""))
     })
 }
 
@@ -172,7 +216,8 @@ fn read_policy(table: &Table<'_>) -> Option<RetryPolicy> {
     let factor = table.fraction("factor", 1.0..=100.0).unwrap_or(4.0);
     let cap = table.duration("cap", Duration::from_millis(100)..=day * 7);
     let attempts = table.count("attempts", 1..=u32::try_from(TRIES_MAX).unwrap_or(u32::MAX)) as usize;
-    let jitter = table.table("jitter").map(|(inner, place)| read_jitter(&Table::of(table.context(), &JITTER, inner, place)));
+    let jitter =
+        table.table("jitter").map(|(inner, place)| read_jitter(&Table::of(table.context(), &JITTER, inner, place)));
     let limits = RetryLimits {
         jitter: jitter.unwrap_or(Jitter::STANDARD),
         total_max: table.duration("total_max", Duration::from_secs(1)..=day * 30),

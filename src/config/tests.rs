@@ -191,7 +191,9 @@ retry = "short"
     let config = parse(text, &environment).unwrap();
     assert_eq!(config.edge.public_url.as_deref(), Some("https://hooks.example.com"));
     assert_eq!(config.edge.trusted_proxies[1].to_string(), "::1/128");
-    assert!(matches!(&config.store.url, StoreUrl::Postgres(url) if url.expose().starts_with(b"postgres://user:password@")));
+    assert!(
+        matches!(&config.store.url, StoreUrl::Postgres(url) if url.expose().starts_with(b"postgres://user:password@"))
+    );
     assert!(!config.store.migrate_at_start);
     assert!(!config.amqp.as_ref().unwrap().declare);
     assert_eq!((config.tokens[0].role, config.tokens[0].value.expose()), (Role::Consumer, &b"0123456789abcdef"[..]));
@@ -252,12 +254,17 @@ fn source_with(reference: &str, environment: &Environment, base: &Path) -> Resul
 #[test]
 fn w040_one_newline_at_the_end_of_a_secret_is_cut_with_a_warning() {
     let folder = tempfile::tempdir().unwrap();
-    for (written, kept) in [(&b"test_secret\n"[..], &b"test_secret"[..]), (b"s\r\n", b"s"), (b"s\n\n", b"s\n"), (b" s \n", b" s ")] {
+    for (written, kept) in
+        [(&b"test_secret\n"[..], &b"test_secret"[..]), (b"s\r\n", b"s"), (b"s\n\n", b"s\n"), (b" s \n", b" s ")]
+    {
         std::fs::write(folder.path().join("secret"), written).unwrap();
         let config = source_with("file:secret", &Environment::default(), folder.path()).unwrap();
         assert_eq!(config.sources[0].secrets[0].value.expose(), kept);
         assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
-        assert_eq!(config.warnings[0].within("makbuz.toml"), "makbuz.toml:4: file:secret ended in a newline, which was cut");
+        assert_eq!(
+            config.warnings[0].within("makbuz.toml"),
+            "makbuz.toml:4: file:secret ended in a newline, which was cut"
+        );
     }
     let config = source_with("env:S", &Environment::from([("S", "test_secret\n")]), folder.path()).unwrap();
     assert_eq!((config.sources[0].secrets[0].value.expose(), config.warnings.len()), (&b"test_secret"[..], 1));
@@ -282,8 +289,11 @@ fn w041_secrets_are_taken_byte_for_byte() {
 fn empty_and_missing_secrets_refuse_to_load() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("blank"), " \n").unwrap();
-    for (reference, why) in [("env:S", "env:S is empty"), ("file:blank", "file:blank is empty"), ("file:none", "file:none: No such file")] {
-        let error = source_with(reference, &Environment::from([("S", "")]), folder.path()).expect_err("refused").to_string();
+    for (reference, why) in
+        [("env:S", "env:S is empty"), ("file:blank", "file:blank is empty"), ("file:none", "file:none: No such file")]
+    {
+        let error =
+            source_with(reference, &Environment::from([("S", "")]), folder.path()).expect_err("refused").to_string();
         assert!(error.starts_with(&format!("makbuz.toml:4: {why}")), "{error}");
     }
 }
@@ -318,7 +328,10 @@ params = { salt = "env:CANARY" }
     }
     // A mistake beside a secret, a secret where a reference belongs, and URLs with passwords in the file.
     for wrong in [
-        format!("[[source]]\nname = \"s\"\nprovider = \"p\"\nsecrets = [\"{CANARY}\"]\nparams = {{ a = \"env:{}\" }}", "NONE"),
+        format!(
+            "[[source]]\nname = \"s\"\nprovider = \"p\"\nsecrets = [\"{CANARY}\"]\nparams = {{ a = \"env:{}\" }}",
+            "NONE"
+        ),
         format!("[[token]]\nname = \"t\"\nvalue = \"{CANARY}\"\nrole = \"viewer\""),
         format!("[store]\nurl = \"{database}\""),
         format!("[amqp]\nurl = \"{broker}\""),
@@ -342,7 +355,21 @@ fn tokens_that_can_be_guessed_or_sent_by_no_client_are_refused() {
 
 #[test]
 fn reading_never_panics_whatever_the_kinds_are() {
-    let values = ["1", "-1", "1.5", "true", "\"x\"", "\"\"", "[]", "[1]", "[[]]", "{}", "{a=1}", "1979-05-27", "\"99999999999999999GiB\""];
+    let values = [
+        "1",
+        "-1",
+        "1.5",
+        "true",
+        "\"x\"",
+        "\"\"",
+        "[]",
+        "[1]",
+        "[[]]",
+        "{}",
+        "{a=1}",
+        "1979-05-27",
+        "\"99999999999999999GiB\"",
+    ];
     let schemas = SECTIONS.iter().chain(&LISTS);
     for schema in schemas {
         for key in schema.keys {
@@ -352,8 +379,16 @@ fn reading_never_panics_whatever_the_kinds_are() {
             }
         }
     }
-    for key in ["filter = {types = 1, modes = [\"x\"], where = {}}", "retry = {jitter = 1, schedule = [1, \"x\"], base = \"1s\"}", "retry = {jitter = {min = 1.0, max = 0.0}}"] {
-        assert!(parse(&format!("[[subscription]]\nname = \"a\"\ntarget = \"pull\"\n{key}\n"), &Environment::default()).is_err(), "{key}");
+    for key in [
+        "filter = {types = 1, modes = [\"x\"], where = {}}",
+        "retry = {jitter = 1, schedule = [1, \"x\"], base = \"1s\"}",
+        "retry = {jitter = {min = 1.0, max = 0.0}}",
+    ] {
+        assert!(
+            parse(&format!("[[subscription]]\nname = \"a\"\ntarget = \"pull\"\n{key}\n"), &Environment::default())
+                .is_err(),
+            "{key}"
+        );
     }
 }
 
@@ -372,5 +407,8 @@ fn readme_lists_exactly_the_known_keys() {
         std::fs::write(&path, whole).expect("written");
         return;
     }
-    assert!(listed.trim() == reference::markdown().trim(), "README.md is behind: run this test with MAKBUZ_WRITE_README=1");
+    assert!(
+        listed.trim() == reference::markdown().trim(),
+        "README.md is behind: run this test with MAKBUZ_WRITE_README=1"
+    );
 }

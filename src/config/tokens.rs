@@ -41,11 +41,17 @@ pub(crate) fn read_token(table: &Table<'_>) -> Option<TokenSection> {
     }
     let printable = |value: &&Secret| !value.expose().iter().all(u8::is_ascii_graphic);
     if let Some(value) = value.as_ref().filter(printable) {
-        table.mistake(&table.place_of("value"), format!("{value} has bytes that no header carries: use printable ASCII without spaces"));
+        table.mistake(
+            &table.place_of("value"),
+            format!("{value} has bytes that no header carries: use printable ASCII without spaces"),
+        );
     }
     let known = Role::parse(&role);
     if known.is_none() && table.has("role") {
-        table.mistake(&table.place_of("role"), format!("{role:?} is none of \"consumer\", \"viewer\", \"operator\", \"admin\""));
+        table.mistake(
+            &table.place_of("role"),
+            format!("{role:?} is none of \"consumer\", \"viewer\", \"operator\", \"admin\""),
+        );
     }
     match known {
         Some(Role::Consumer) if subscriptions.is_empty() => {

@@ -2,12 +2,20 @@
 
 use std::time::Duration;
 
-const SIZES: [(&str, u64); 7] =
-    [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("KB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("B", 1)];
+const SIZES: [(&str, u64); 7] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("B", 1),
+];
 
 /// `5MiB`, `64KiB`, `200B`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size: write a number and a unit, such as \"5MiB\" (B, KiB, MiB, GiB, KB, MB, GB)");
+    let wrong =
+        || format!("{text:?} is no size: write a number and a unit, such as \"5MiB\" (B, KiB, MiB, GiB, KB, MB, GB)");
     let (unit, factor) = SIZES.into_iter().find(|(unit, _)| text.ends_with(unit)).ok_or_else(wrong)?;
     let number: u64 = text[..text.len() - unit.len()].trim_end().parse().map_err(|_| wrong())?;
     number.checked_mul(factor).ok_or_else(wrong)

@@ -151,7 +151,9 @@ impl OutcomeBody {
         }
         let retry_after = match self.retry_after_s {
             None => None,
-            Some(seconds) if (0.0..=RETRY_AFTER_SECONDS_MAX).contains(&seconds) => Some(Duration::from_secs_f64(seconds)),
+            Some(seconds) if (0.0..=RETRY_AFTER_SECONDS_MAX).contains(&seconds) => {
+                Some(Duration::from_secs_f64(seconds))
+            }
             Some(_) => return Err(OutcomeError::RetryAfter),
         };
         let already = (self.already == Some(true)).then(|| "already".to_owned());
@@ -160,7 +162,11 @@ impl OutcomeBody {
             attempt,
             token: self.token,
             kind,
-            reason: self.reason.map(|text| bounded(&text, REASON_BYTES_MAX)).filter(|text| !text.is_empty()).or(already),
+            reason: self
+                .reason
+                .map(|text| bounded(&text, REASON_BYTES_MAX))
+                .filter(|text| !text.is_empty())
+                .or(already),
             message: self.message.map(|text| bounded(&text, TEXT_BYTES_MAX)).filter(|text| !text.is_empty()),
             retry_after,
         })
@@ -231,7 +237,11 @@ mod tests {
         assert_eq!((outcome.attempt, outcome.kind), (2, OutcomeKind::Failed));
         assert_eq!(outcome.reason.map(|reason| reason.len()), Some(128));
         let message = outcome.message.expect("kept");
-        assert!(message.starts_with("a\u{fffd}bş") && message.len() <= 2048 && message.len() > 2044, "{}", message.len());
+        assert!(
+            message.starts_with("a\u{fffd}bş") && message.len() <= 2048 && message.len() > 2044,
+            "{}",
+            message.len()
+        );
         assert_eq!(outcome.retry_after, Some(Duration::from_millis(1500)));
     }
 

@@ -157,8 +157,14 @@ pub enum Flag {
 }
 
 impl Flag {
-    pub const ALL: [Self; 6] =
-        [Self::Unsigned, Self::OutsideWindow, Self::EveryDelivery, Self::Unmatched, Self::AccountUnsigned, Self::IdDigested];
+    pub const ALL: [Self; 6] = [
+        Self::Unsigned,
+        Self::OutsideWindow,
+        Self::EveryDelivery,
+        Self::Unmatched,
+        Self::AccountUnsigned,
+        Self::IdDigested,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {

@@ -146,10 +146,9 @@ impl RetryPolicy {
     pub fn preset(name: &str) -> Option<Self> {
         let limits = RetryLimits::default();
         let made = match name {
-            "standard" => Self::schedule(
-                vec![5 * SECOND, 30 * SECOND, 2 * MINUTE, 10 * MINUTE, HOUR, 6 * HOUR],
-                limits,
-            ),
+            "standard" => {
+                Self::schedule(vec![5 * SECOND, 30 * SECOND, 2 * MINUTE, 10 * MINUTE, HOUR, 6 * HOUR], limits)
+            }
             "short" => {
                 let jitter = Jitter { min: 0.0, max: 0.20, both: true };
                 Self::exponential(5 * SECOND, 2.0, HOUR, 6, RetryLimits { jitter, ..limits })
@@ -159,17 +158,7 @@ impl RetryPolicy {
                 Self::exponential(SECOND, 2.0, 30 * SECOND, 6, RetryLimits { jitter, ..limits })
             }
             "day" => Self::schedule(
-                vec![
-                    5 * SECOND,
-                    30 * SECOND,
-                    2 * MINUTE,
-                    10 * MINUTE,
-                    HOUR,
-                    2 * HOUR,
-                    4 * HOUR,
-                    6 * HOUR,
-                    8 * HOUR,
-                ],
+                vec![5 * SECOND, 30 * SECOND, 2 * MINUTE, 10 * MINUTE, HOUR, 2 * HOUR, 4 * HOUR, 6 * HOUR, 8 * HOUR],
                 RetryLimits { total_max: 26 * HOUR, ..limits },
             ),
             _ => return None,

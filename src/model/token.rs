@@ -24,7 +24,9 @@ impl TokenKey {
         let mut given = [0; 32];
         // Capitals are another spelling of the same bytes, and we hand out only one spelling.
         let spelled = !token.bytes().any(|byte| byte.is_ascii_uppercase());
-        spelled && hex::decode_to_slice(token, &mut given).is_ok() && self.mac(job, attempt).verify_slice(&given).is_ok()
+        spelled
+            && hex::decode_to_slice(token, &mut given).is_ok()
+            && self.mac(job, attempt).verify_slice(&given).is_ok()
     }
 
     fn mac(&self, job: &JobKey, attempt: i32) -> Hmac<Sha256> {

@@ -120,8 +120,12 @@ pub struct AmqpFeed {
 pub async fn open_feed(channel: Channel, config: &FeedConfig) -> Result<AmqpFeed, FeedError> {
     let qos = channel.basic_qos(config.prefetch, BasicQosOptions::default());
     in_time(config.operation_timeout, qos).await?;
-    let consume =
-        channel.basic_consume(config.queue.as_str().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
+    let consume = channel.basic_consume(
+        config.queue.as_str().into(),
+        "".into(),
+        BasicConsumeOptions::default(),
+        FieldTable::default(),
+    );
     let consumer = in_time(config.operation_timeout, consume).await?;
     Ok(AmqpFeed { channel, consumer, operation_timeout: config.operation_timeout })
 }

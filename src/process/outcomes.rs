@@ -119,7 +119,11 @@ impl OutcomeConsumer {
     }
 
     /// Commits one batch and acks it. Not to be dropped half way: the store is at work.
-    pub async fn step(&mut self, feed: &mut dyn Feed, subscriptions: &Arc<SubscriptionSet>) -> Result<Stepped, FeedError> {
+    pub async fn step(
+        &mut self,
+        feed: &mut dyn Feed,
+        subscriptions: &Arc<SubscriptionSet>,
+    ) -> Result<Stepped, FeedError> {
         self.wait(feed).await?;
         let (mut reports, mut bad) = (Vec::new(), Vec::new());
         for message in &self.held {
@@ -145,7 +149,12 @@ impl OutcomeConsumer {
     }
 
     /// Hears reports until asked to stop, on one connection after another. What is not acked by then comes again.
-    pub async fn run(mut self, mut feeds: Box<dyn Feeds>, subscriptions: Arc<SubscriptionSet>, stop: CancellationToken) {
+    pub async fn run(
+        mut self,
+        mut feeds: Box<dyn Feeds>,
+        subscriptions: Arc<SubscriptionSet>,
+        stop: CancellationToken,
+    ) {
         while !stop.is_cancelled() {
             let mut feed = tokio::select! {
                 feed = feeds.next() => feed,

@@ -151,8 +151,12 @@ impl Pull {
         if wait > self.config.wait_max {
             return Err(PullError::Range("wait_s"));
         }
-        let request =
-            ClaimRequest { subscription: name.to_owned(), max, lease: self.lease(subscription), consumer: consumer.to_owned() };
+        let request = ClaimRequest {
+            subscription: name.to_owned(),
+            max,
+            lease: self.lease(subscription),
+            consumer: consumer.to_owned(),
+        };
         let until = Instant::now() + wait;
         let seat = self.waiting.try_acquire().ok();
         loop {
@@ -181,7 +185,9 @@ impl Pull {
         }
         let lease = match body.lease_s {
             Some(seconds) => Duration::from_secs(u64::from(seconds)),
-            None => self.subscriptions.find(&job.subscription).map_or(self.config.lease_default, |found| self.lease(found)),
+            None => {
+                self.subscriptions.find(&job.subscription).map_or(self.config.lease_default, |found| self.lease(found))
+            }
         };
         if lease.is_zero() || lease > self.config.lease_max {
             return Err(PullError::Range("lease_s"));
@@ -204,7 +210,8 @@ impl Pull {
         if report.key != *job {
             return Err(PullError::PathMismatch);
         }
-        let (jobs, subscriptions, reports) = (Arc::clone(&self.jobs), Arc::clone(&self.subscriptions), vec![report.clone()]);
+        let (jobs, subscriptions, reports) =
+            (Arc::clone(&self.jobs), Arc::clone(&self.subscriptions), vec![report.clone()]);
         let verdicts = detached(async move { jobs.record_outcomes(reports, subscriptions).await }).await?;
         let verdict = verdicts.first().copied().unwrap_or(OutcomeVerdict::NoSuchJob);
         account(&report, verdict, self.clock.as_ref());

@@ -148,7 +148,8 @@ impl IntakeQueue {
         let (mut events, mut bytes) = (0, 0);
         while let Some(next) = state.waiting.front() {
             let (next_events, next_bytes) = (next.delivery.events.len(), next.bytes());
-            let over = events + next_events > self.config.batch_events_max || bytes + next_bytes > self.config.batch_bytes_max;
+            let over =
+                events + next_events > self.config.batch_events_max || bytes + next_bytes > self.config.batch_bytes_max;
             if over && !batch.is_empty() {
                 break;
             }

@@ -4,8 +4,8 @@ mod support;
 
 mod edge;
 mod jobs;
-mod postgres;
 mod peers;
+mod postgres;
 mod providers;
 mod relay;
 mod store;

@@ -57,7 +57,9 @@ async fn sources_that_went(findings: &mut Findings, config: &Config, store: &dyn
     let configured: BTreeSet<&str> = config.sources.iter().map(|source| source.name.as_str()).collect();
     let seen: BTreeSet<&str> = receipts.iter().map(|view| view.receipt.source.as_str()).collect();
     for gone in seen.difference(&configured) {
-        let text = format!("the store has its receipts, and the configuration does not have it; if it was renamed, the new one needs `account = \"@{gone}\"`");
+        let text = format!(
+            "the store has its receipts, and the configuration does not have it; if it was renamed, the new one needs `account = \"@{gone}\"`"
+        );
         findings.warning(format!("source {gone}"), text);
     }
 }
@@ -72,7 +74,8 @@ pub(super) async fn broker(findings: &mut Findings, config: &Config) {
     };
     match amqp::apply_topology(&link, &config, &queues).await {
         Ok(problems) if problems.is_empty() => {
-            findings.ok("broker", format!("reachable, and its exchanges and {} queues are right", 2 * queues.len() + 3));
+            findings
+                .ok("broker", format!("reachable, and its exchanges and {} queues are right", 2 * queues.len() + 3));
         }
         Ok(problems) => {
             for problem in problems {

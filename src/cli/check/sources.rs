@@ -42,9 +42,10 @@ fn providers(findings: &mut Findings, catalog: &Catalog) {
 
 /// Length and fingerprint tell secrets apart without showing them.
 fn secrets(source: &SourceSection) -> String {
-    let each = source.secrets.iter().map(|entry| {
-        format!("{} ({} bytes, sha256 {})", entry.label, entry.value.bytes(), entry.value.fingerprint())
-    });
+    let each = source
+        .secrets
+        .iter()
+        .map(|entry| format!("{} ({} bytes, sha256 {})", entry.label, entry.value.bytes(), entry.value.fingerprint()));
     let listed = each.collect::<Vec<_>>().join(", ");
     let listed = if listed.is_empty() { "no secret".to_owned() } else { listed };
     format!("{}: {listed}", source.provider)
@@ -56,7 +57,10 @@ fn window(findings: &mut Findings, what: &str, definition: &Definition, inlet: &
     match inlet.tolerance() {
         Some(tolerance) if tolerance <= WINDOW => {}
         Some(tolerance) => {
-            findings.warning(what, format!("not held to five minutes but to {}{reason}", humantime::format_duration(whole(tolerance))));
+            findings.warning(
+                what,
+                format!("not held to five minutes but to {}{reason}", humantime::format_duration(whole(tolerance))),
+            );
         }
         None => findings.warning(what, format!("not held to five minutes: no time is signed{reason}")),
     }
@@ -83,7 +87,12 @@ fn every_delivery(findings: &mut Findings, what: &str, source: &SourceSection, c
 }
 
 /// A filter that can match nothing that its sources' providers are known to send.
-fn filter(findings: &mut Findings, config: &Config, entry: &SubscriptionSection, definitions: &BTreeMap<&str, Definition>) {
+fn filter(
+    findings: &mut Findings,
+    config: &Config,
+    entry: &SubscriptionSection,
+    definitions: &BTreeMap<&str, Definition>,
+) {
     let subscription = &entry.subscription;
     let what = format!("subscription {}", subscription.name);
     let filter = &subscription.filter;
@@ -97,11 +106,13 @@ fn filter(findings: &mut Findings, config: &Config, entry: &SubscriptionSection,
         return findings.warning(what, "its filter names no source that is configured: it takes nothing");
     }
     for glob in &filter.types {
-        let known: Vec<&[String]> = sources.iter().filter_map(|source| Some(definitions.get(source.name.as_str())?.known_types())).collect();
+        let known: Vec<&[String]> =
+            sources.iter().filter_map(|source| Some(definitions.get(source.name.as_str())?.known_types())).collect();
         // A provider that lists no types may send any.
         let judged = !known.is_empty() && known.iter().all(|types| !types.is_empty());
         if judged && !known.iter().flat_map(|types| types.iter()).any(|event_type| glob.matches(event_type)) {
-            let text = format!("type {:?} matches none of the types that its providers are known to send", glob.as_str());
+            let text =
+                format!("type {:?} matches none of the types that its providers are known to send", glob.as_str());
             findings.warning(what.clone(), text);
         }
     }
@@ -117,7 +128,10 @@ fn unheard(findings: &mut Findings, config: &Config) {
                 && (filter.providers.is_empty() || filter.providers.contains(&source.provider))
         });
         if !heard {
-            findings.warning(format!("source {}", source.name), "no subscription takes its events: they are kept, and nothing more");
+            findings.warning(
+                format!("source {}", source.name),
+                "no subscription takes its events: they are kept, and nothing more",
+            );
         }
     }
 }

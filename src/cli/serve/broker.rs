@@ -104,12 +104,18 @@ pub(crate) fn config(section: &AmqpSection) -> AmqpConfig {
 /// The subscriptions that have queues.
 pub(crate) fn queues(config: &Config) -> Vec<String> {
     let all = config.subscriptions.iter().map(|entry| &entry.subscription);
-    all.filter(|subscription| subscription.target == Target::Amqp).map(|subscription| subscription.name.clone()).collect()
+    all.filter(|subscription| subscription.target == Target::Amqp)
+        .map(|subscription| subscription.name.clone())
+        .collect()
 }
 
 /// Where consumers find bodies that are too large for a message.
 fn bodies_url(config: &Config) -> String {
-    config.consume.public_url.clone().unwrap_or_else(|| format!("http://{}", config.consume.listen.unwrap_or(config.admin.listen)))
+    config
+        .consume
+        .public_url
+        .clone()
+        .unwrap_or_else(|| format!("http://{}", config.consume.listen.unwrap_or(config.admin.listen)))
 }
 
 impl Started {
@@ -126,7 +132,10 @@ impl Started {
 
     /// The queue of outcomes, on whichever connection there is.
     pub fn feeds(&self) -> Box<dyn Feeds> {
-        Box::new(OutcomeFeeds { link: self.0.consume_link(), config: FeedConfig::new(self.0.config().names().outcomes()) })
+        Box::new(OutcomeFeeds {
+            link: self.0.consume_link(),
+            config: FeedConfig::new(self.0.config().names().outcomes()),
+        })
     }
 
     /// Looks into the subscriptions' queues.

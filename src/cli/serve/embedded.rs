@@ -91,7 +91,10 @@ mod tests {
             std::fs::write(folder.path().join(FOLDER).join(name), "a-value-of-the-tests").unwrap();
         }
         let config = config(folder.path(), &Environment::default()).unwrap();
-        assert_eq!((config.sources[0].name.as_str(), config.subscriptions[0].subscription.name.as_str()), ("dev", "inbox"));
+        assert_eq!(
+            (config.sources[0].name.as_str(), config.subscriptions[0].subscription.name.as_str()),
+            ("dev", "inbox")
+        );
         assert_eq!(config.tokens[0].value.bytes(), 20);
     }
 }

@@ -10,7 +10,8 @@ use super::{Parts, Role, keep};
 use crate::admin::PullApi;
 use crate::model::token::TokenKey;
 use crate::process::{
-    ConsumerConfig, LostConfig, LostWatch, OutcomeConsumer, Pull, PullConfig, ReportReader, Scheduler, SchedulerConfig, start_metrics,
+    ConsumerConfig, LostConfig, LostWatch, OutcomeConsumer, Pull, PullConfig, ReportReader, Scheduler, SchedulerConfig,
+    start_metrics,
 };
 
 /// Starts processing; returns what serves claims, for the listeners.
@@ -29,7 +30,8 @@ pub(super) fn start(parts: &Parts, broker: Option<&Started>) -> Option<Arc<dyn P
 
 fn start_scheduler(parts: &Parts) {
     let section = &parts.config.process;
-    let config = SchedulerConfig { batch_max: section.hand_out_batch, pause: section.tick, ..SchedulerConfig::default() };
+    let config =
+        SchedulerConfig { batch_max: section.hand_out_batch, pause: section.tick, ..SchedulerConfig::default() };
     let scheduler = Scheduler::new(config, parts.store.clone(), Arc::clone(&parts.subscriptions));
     let (key, stop) = (parts.key.clone(), parts.lifecycle.stop().soft);
     parts.lifecycle.spawn("scheduler", async move {
@@ -42,7 +44,8 @@ fn start_scheduler(parts: &Parts) {
 
 fn start_outcomes(parts: &Parts, broker: &Started) {
     let (feeds, key, stop) = (broker.feeds(), parts.key.clone(), parts.lifecycle.stop().soft);
-    let (store, subscriptions, clock) = (Arc::clone(&parts.store), Arc::clone(&parts.subscriptions), Arc::clone(&parts.clock));
+    let (store, subscriptions, clock) =
+        (Arc::clone(&parts.store), Arc::clone(&parts.subscriptions), Arc::clone(&parts.clock));
     let config = ConsumerConfig::new(keep::quarantine(&parts.config));
     parts.lifecycle.spawn("outcomes", async move {
         let Some(key) = key.wait(&stop).await else { return };
@@ -53,14 +56,20 @@ fn start_outcomes(parts: &Parts, broker: &Started) {
 
 fn start_lost_watch(parts: &Parts, broker: &Started) {
     let subscriptions = Arc::clone(&parts.subscriptions);
-    let watch =
-        LostWatch::new(LostConfig::default(), parts.store.clone(), broker.queue_look(), subscriptions, Arc::clone(&parts.clock));
+    let watch = LostWatch::new(
+        LostConfig::default(),
+        parts.store.clone(),
+        broker.queue_look(),
+        subscriptions,
+        Arc::clone(&parts.clock),
+    );
     parts.lifecycle.spawn("lost", watch.run(parts.lifecycle.stop().soft));
 }
 
 fn start_pull(parts: &Parts) -> Arc<dyn PullApi> {
     let section = parts.config.process.clone();
-    let (store, subscriptions, clock) = (Arc::clone(&parts.store), Arc::clone(&parts.subscriptions), Arc::clone(&parts.clock));
+    let (store, subscriptions, clock) =
+        (Arc::clone(&parts.store), Arc::clone(&parts.subscriptions), Arc::clone(&parts.clock));
     let (key, stop) = (parts.key.clone(), parts.lifecycle.stop().soft);
     let (ready, served) = watch::channel(None);
     parts.lifecycle.spawn("pull", async move {

@@ -25,7 +25,13 @@ impl Served {
 
 #[async_trait]
 impl PullApi for Served {
-    async fn claim(&self, subscription: &str, body: &[u8], consumer: &str, gone: CancellationToken) -> Result<Value, ApiError> {
+    async fn claim(
+        &self,
+        subscription: &str,
+        body: &[u8],
+        consumer: &str,
+        gone: CancellationToken,
+    ) -> Result<Value, ApiError> {
         let (pull, body) = (self.pull()?, read(body)?);
         tokio::select! {
             // What it has begun in the store runs on in a task of its own.

@@ -51,7 +51,8 @@ pub(super) fn log(edge: Option<SocketAddr>, admin: Option<SocketAddr>, config: &
         StoreUrl::Sqlite(_) => "sqlite",
         StoreUrl::Postgres(_) => "postgres",
     };
-    let address = |address: Option<SocketAddr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
+    let address =
+        |address: Option<SocketAddr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         config = config.file,
@@ -73,7 +74,12 @@ mod tests {
     fn the_tour_names_the_addresses_that_were_bound() {
         let (edge, admin) = (SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002)));
         let text = tour(edge, admin, Path::new("/home/me"), "./makbuz");
-        for part in ["http://127.0.0.1:4001/in/dev", "http://127.0.0.1:4002/readyz", "cd /home/me\n", "./makbuz jobs claim inbox"] {
+        for part in [
+            "http://127.0.0.1:4001/in/dev",
+            "http://127.0.0.1:4002/readyz",
+            "cd /home/me\n",
+            "./makbuz jobs claim inbox",
+        ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
         assert!(text.lines().count() < 20, "it is short");

@@ -59,7 +59,13 @@ fn a_pattern_that_means_nothing_is_refused_with_its_code() {
 
 #[test]
 fn each_list_has_to_name_the_event_and_an_empty_one_takes_all() {
-    let facts = EventFacts { source: "eu", provider: "stripe", account: "acct_1", mode: Mode::Live, event_type: "invoice.paid" };
+    let facts = EventFacts {
+        source: "eu",
+        provider: "stripe",
+        account: "acct_1",
+        mode: Mode::Live,
+        event_type: "invoice.paid",
+    };
     assert!(Filter::default().takes(&facts));
     let all = Filter {
         sources: vec!["eu".into(), "us".into()],

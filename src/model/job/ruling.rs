@@ -158,7 +158,13 @@ fn rule_on_ended(job: &Job, row: &Attempt, report: &Report<'_>, now: i64) -> Rul
     }
 }
 
-fn rule_on_start(job: &Job, row: Attempt, report: &Report<'_>, subscription: Option<&Subscription>, now: i64) -> Ruling {
+fn rule_on_start(
+    job: &Job,
+    row: Attempt,
+    report: &Report<'_>,
+    subscription: Option<&Subscription>,
+    now: i64,
+) -> Ruling {
     if row.outcome == Some(OutcomeKind::Started) {
         return Ruling::Already;
     }

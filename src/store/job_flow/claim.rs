@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::super::tx::{Due, SubscriptionState, Tx};
-use super::armed::next_trigger;
 use super::apply;
+use super::armed::next_trigger;
 use super::desk::{Desk, Folder};
 use crate::clock::micros;
 use crate::model::attempt::Attempt;
@@ -103,11 +103,7 @@ fn lease(folder: &mut Folder, claim: &ClaimRequest, now: i64) -> Option<Leased> 
     let trigger = next_trigger(folder);
     let job = folder.job.leased(now, until)?;
     let begun = Attempt::begun(&job, trigger, Target::Pull.as_str().to_owned(), now);
-    folder.keep(Attempt {
-        outcome: Some(OutcomeKind::Started),
-        consumer: Some(claim.consumer.clone()),
-        ..begun
-    });
+    folder.keep(Attempt { outcome: Some(OutcomeKind::Started), consumer: Some(claim.consumer.clone()), ..begun });
     folder.job = job.clone();
     Some(Leased { job, trigger, until })
 }

@@ -36,7 +36,8 @@ impl Desk {
     pub async fn with(tx: &mut dyn Tx, jobs: Vec<Job>) -> Result<Self, StoreError> {
         let keys: Vec<JobKey> = jobs.iter().map(|job| job.key.clone()).collect();
         let history = if keys.is_empty() { Vec::new() } else { tx.attempts_of(&keys).await? };
-        let mut desk: BTreeMap<JobKey, Folder> = jobs.into_iter().map(|job| (job.key.clone(), Folder::of(job))).collect();
+        let mut desk: BTreeMap<JobKey, Folder> =
+            jobs.into_iter().map(|job| (job.key.clone(), Folder::of(job))).collect();
         for attempt in history {
             if let Some(folder) = desk.get_mut(&attempt.key) {
                 folder.attempts.insert(attempt.attempt, attempt);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::super::tx::Tx;
-use super::desk::Desk;
 use super::apply;
+use super::desk::Desk;
 use crate::model::job::{INTAKE, JobKey, JobState, Report, Ruling, rule};
 use crate::model::subscription::SubscriptionSet;
 use crate::random::Random;

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use super::super::tx::{OutboxRow, SubscriptionState, Tx};
+use super::apply;
 use super::armed::arm;
 use super::desk::{Desk, Folder};
 use super::release::release;
-use super::apply;
 use crate::model::attempt::Trigger;
 use crate::model::filter::EventFacts;
 use crate::model::id::ReceiptId;
@@ -213,10 +213,7 @@ fn waits_for_resend(folder: &Folder) -> bool {
 
 fn redeliveries_begun(folder: &Folder, now: i64) -> usize {
     let begun = |attempt: i32, at: i64| attempt <= folder.job.attempt && at > now.saturating_sub(REARM_WINDOW);
-    folder
-        .history()
-        .filter(|row| row.trigger == Trigger::Redelivery && begun(row.attempt, row.started_at))
-        .count()
+    folder.history().filter(|row| row.trigger == Trigger::Redelivery && begun(row.attempt, row.started_at)).count()
 }
 
 pub(super) fn has_words(text: Option<&str>) -> bool {

@@ -98,7 +98,12 @@ async fn carry(mut near: TcpStream, server: String, mut mode: watch::Receiver<Ne
 }
 
 /// Carries one direction until it ends or the network breaks.
-async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, mut mode: watch::Receiver<Network>, budget: Option<&AtomicI64>) {
+async fn pump(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut mode: watch::Receiver<Network>,
+    budget: Option<&AtomicI64>,
+) {
     let mut buffer = vec![0; 16 * 1024];
     let mut held = 0;
     loop {
