@@ -44,7 +44,7 @@ pub(crate) async fn run(context: &Context, args: CheckArgs) -> anyhow::Result<Ex
 async fn look(findings: &mut Findings, config: &Config) {
     findings.ok(
         "config",
-        format!("{}: {} sources, {} subscriptions", config.file, config.sources.len(), config.subscriptions.len()),
+        format!("{}: sources {}, subscriptions {}", config.file, config.sources.len(), config.subscriptions.len()),
     );
     for warning in &config.warnings {
         findings.warning("config", warning.within(&config.file));
@@ -71,5 +71,5 @@ fn print(findings: &[Finding]) {
     }
     say(table);
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    say(format_args!("\n{} errors, {} warnings", count("error"), count("warn")));
+    say(format_args!("\nerrors {}, warnings {}", count("error"), count("warn")));
 }

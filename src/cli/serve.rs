@@ -90,6 +90,8 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> anyhow::Result<Ex
     let pull = process::start(&parts, broker.as_ref());
     let edge = edge::start(&parts).await?;
     let admin = start_admin(&parts, metrics, broker.as_ref(), pull).await?;
+    // What is still held of it now is in the hands of stages.
+    drop(broker);
     welcome::log(edge, admin, &parts.config);
     if let (true, Some(edge), Some(admin)) = (embedded, edge, admin) {
         super::output::say(welcome::embedded(edge, admin));

@@ -19,7 +19,7 @@ pub(super) async fn store(findings: &mut Findings, config: &Config) {
             Err(error) => Err(error.to_string()),
         };
         if let Err(why) = state {
-            return findings.error("store", format!("{why} (`makbuz migrate` makes and updates the schema)"));
+            return findings.error("store", why);
         }
     }
     if let StoreUrl::Sqlite(path) = &config.store.url

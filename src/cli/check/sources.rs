@@ -116,7 +116,7 @@ fn filter(
             findings.warning(what.clone(), text);
         }
     }
-    findings.ok(what, format!("{} from {} sources", subscription.target.as_str(), sources.len()));
+    findings.ok(what, format!("{}, sources {}", subscription.target.as_str(), sources.len()));
 }
 
 /// Sources whose events nobody takes.

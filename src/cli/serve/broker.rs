@@ -1,11 +1,13 @@
 //! The broker and the relay, where `[amqp]` is configured.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use secrecy::SecretString;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{Parts, Role};
 use crate::admin::{BrokerHealth, BrokerLook};
@@ -16,8 +18,14 @@ use crate::model::subscription::Target;
 use crate::outbox::{self, Held, HeldConfig, MessageConfig, PublisherConfig, RelayConfig};
 use crate::process::{Feed, FeedConfig, Feeds, QueueLook, open_feed};
 
-/// The broker of this process.
-pub(super) struct Started(pub Arc<Broker>);
+/// The broker of this process. It is dropped once every stage has been started.
+pub(super) struct Started {
+    broker: Arc<Broker>,
+    hold: Hold,
+}
+
+/// Keeps the connections open after the soft stop, as long as it is not dropped.
+pub(super) type Hold = mpsc::Sender<Infallible>;
 
 /// Connects in the background, and starts the relay if this process has that role.
 pub(super) fn start(parts: &Parts) -> Option<Started> {
@@ -30,40 +38,32 @@ pub(super) fn start(parts: &Parts) -> Option<Started> {
     let random = Arc::clone(&parts.random);
     let jitter = Arc::new(move || random.next_fraction());
     let broker = Broker::new(config(section), queues(&parts.config), roles, jitter);
-    let stop = parts.lifecycle.stop();
-    // Softly, the relay still confirms and the outcomes are still acked: the connections go last, at the hard stop or when
-    // nothing is left to do.
-    let keep = broker_keeper(Arc::clone(&broker), &stop);
-    parts.lifecycle.spawn("broker", keep);
+    let (hold, in_use) = mpsc::channel(1);
+    parts.lifecycle.spawn("broker", broker_keeper(Arc::clone(&broker), in_use, parts.lifecycle.stop()));
+    let started = Started { broker, hold };
     if relays {
-        start_relay(parts, section, &broker);
+        start_relay(parts, section, &started);
     }
-    Some(Started(broker))
+    Some(started)
 }
 
-/// How long the connections outlive the soft stop: the relay ends its batch and the last reports are acked meanwhile.
-const LINGER: Duration = Duration::from_secs(3);
-
-fn broker_keeper(broker: Arc<Broker>, stop: &crate::lifecycle::Stop) -> impl Future<Output = ()> + Send + 'static {
-    let stop = stop.clone();
-    async move {
-        let closing = tokio_util::sync::CancellationToken::new();
-        let close = closing.clone();
-        let running = broker.run(closing);
-        tokio::pin!(running);
-        let lingering = async move {
-            stop.soft.cancelled().await;
-            tokio::select! {
-                () = tokio::time::sleep(LINGER) => {}
-                () = stop.hard.cancelled() => {}
-            }
-            close.cancel();
-        };
-        tokio::join!(running, lingering);
-    }
+/// After the soft stop the connections stay until the last stage that uses them has ended: the relay hears its confirms,
+/// and reports are acked.
+async fn broker_keeper(broker: Arc<Broker>, mut in_use: mpsc::Receiver<Infallible>, stop: crate::lifecycle::Stop) {
+    let closing = CancellationToken::new();
+    let lingering = async {
+        stop.soft.cancelled().await;
+        tokio::select! {
+            // Nothing is ever sent: it ends when the last sender is dropped.
+            _ = in_use.recv() => {}
+            () = stop.hard.cancelled() => {}
+        }
+        closing.cancel();
+    };
+    tokio::join!(broker.run(closing.clone()), lingering);
 }
 
-fn start_relay(parts: &Parts, section: &AmqpSection, broker: &Arc<Broker>) {
+fn start_relay(parts: &Parts, section: &AmqpSection, started: &Started) {
     let held = Arc::new(Held::new(HeldConfig::default()));
     parts.store.attach(held.clone());
     let mut relay = RelayConfig::new(format!("{}-{:016x}", std::process::id(), parts.random.next_u64()));
@@ -78,9 +78,12 @@ fn start_relay(parts: &Parts, section: &AmqpSection, broker: &Arc<Broker>) {
         clock: Arc::clone(&parts.clock),
         held,
     };
-    let (names, inline_max, public_url) = (broker.config().names(), section.inline_max, bodies_url(&parts.config));
-    let (broker, key, stop) = (Arc::clone(broker), parts.key.clone(), parts.lifecycle.stop());
+    let (names, inline_max, public_url) =
+        (started.broker.config().names(), section.inline_max, bodies_url(&parts.config));
+    let (broker, hold) = (Arc::clone(&started.broker), started.hold());
+    let (key, stop) = (parts.key.clone(), parts.lifecycle.stop());
     parts.lifecycle.spawn("relay", async move {
+        let _hold = hold;
         let Some(key) = key.wait(&stop.soft).await else { return };
         let token = Arc::new(move |job: &JobKey, attempt: i32| key.token(job, attempt));
         let message = MessageConfig { names, inline_max, public_url, token };
@@ -119,9 +122,14 @@ fn bodies_url(config: &Config) -> String {
 }
 
 impl Started {
+    /// For a stage that uses the connections.
+    pub fn hold(&self) -> Hold {
+        self.hold.clone()
+    }
+
     /// For `/readyz`.
     pub fn look(&self) -> BrokerLook {
-        let state = self.0.state();
+        let state = self.broker.state();
         Arc::new(move || match state.borrow().code() {
             "ok" => BrokerHealth::Up,
             "blocked" => BrokerHealth::Blocked,
@@ -133,14 +141,14 @@ impl Started {
     /// The queue of outcomes, on whichever connection there is.
     pub fn feeds(&self) -> Box<dyn Feeds> {
         Box::new(OutcomeFeeds {
-            link: self.0.consume_link(),
-            config: FeedConfig::new(self.0.config().names().outcomes()),
+            link: self.broker.consume_link(),
+            config: FeedConfig::new(self.broker.config().names().outcomes()),
         })
     }
 
     /// Looks into the subscriptions' queues.
     pub fn queue_look(&self) -> Arc<dyn QueueLook> {
-        Arc::new(Queues(Arc::clone(&self.0)))
+        Arc::new(Queues(Arc::clone(&self.broker)))
     }
 }
 

@@ -47,7 +47,9 @@ fn start_outcomes(parts: &Parts, broker: &Started) {
     let (store, subscriptions, clock) =
         (Arc::clone(&parts.store), Arc::clone(&parts.subscriptions), Arc::clone(&parts.clock));
     let config = ConsumerConfig::new(keep::quarantine(&parts.config));
+    let hold = broker.hold();
     parts.lifecycle.spawn("outcomes", async move {
+        let _hold = hold;
         let Some(key) = key.wait(&stop).await else { return };
         let consumer = OutcomeConsumer::new(config, store.clone(), store, ReportReader::new(key), clock);
         consumer.run(feeds, subscriptions, stop).await;
