@@ -1,5 +1,6 @@
 //! The job flows over a store of maps, with a clock that is moved by hand.
 
+mod again;
 mod memory;
 mod scenarios;
 mod simulation;
@@ -18,7 +19,7 @@ use crate::model::retry::RetryPolicy;
 use crate::model::subscription::{CompletesOn, Subscription, SubscriptionSet, Target};
 use crate::random::SeededRandom;
 use crate::store::tx::Counts;
-use crate::store::{ConfirmedRow, HandOver, OutcomeReport, OutcomeVerdict};
+use crate::store::{ClaimRequest, ConfirmedRow, HandOver, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict};
 
 const START: i64 = 1_700_000_000_000_000;
 
@@ -190,4 +191,52 @@ fn hand_over(row: &OutboxRow) -> HandOver {
 
 fn key(receipt: ReceiptId, subscription: &str) -> JobKey {
     JobKey { receipt, subscription: subscription.to_owned() }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn amqp() -> World {
+    World::new(vec![subscription("billing", Target::Amqp)])
+}
+
+fn pull() -> World {
+    World::new(vec![subscription("badges", Target::Pull)])
+}
+
+impl World {
+    async fn arm(&mut self, keys: &[JobKey], trigger: Trigger, why: Option<&str>) -> Vec<ReplayVerdict> {
+        let request = ReplayRequest { trigger, actor: "ada".into(), why: why.map(str::to_owned) };
+        replay(&mut self.memory, keys, &request, &self.subscriptions, &self.random).await.expect("replayed")
+    }
+
+    async fn resend(&mut self, key: &JobKey) -> bool {
+        let keys = std::slice::from_ref(key);
+        !rearm_on_redelivery(&mut self.memory, keys, &self.subscriptions, &self.random)
+            .await
+            .expect("rearmed")
+            .is_empty()
+    }
+
+    async fn claim(&mut self, lease: Duration) -> Vec<crate::store::ClaimedJob> {
+        let claim = ClaimRequest { subscription: "badges".into(), max: 10, lease, consumer: "worker".into() };
+        claim_jobs(&mut self.memory, &claim, &self.subscriptions, &self.random).await.expect("claimed")
+    }
+
+    /// Fails every try until the job waits for a person.
+    async fn exhaust(&mut self, key: &JobKey) {
+        self.confirm_all().await;
+        loop {
+            let attempt = self.memory.job(key).attempt;
+            match self.report(key, attempt, OutcomeKind::Failed).await {
+                OutcomeVerdict::Applied(JobState::Retrying) => self.next_try(key).await,
+                OutcomeVerdict::Applied(JobState::Review) => return,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    async fn delivered(&mut self, subscription: &str) -> JobKey {
+        let receipt = self.deliver().await;
+        key(receipt, subscription)
+    }
 }
