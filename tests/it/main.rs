@@ -1,5 +1,7 @@
 //! The integration tests: one binary, a file per subject. `support` gives each test its own database and vhost.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends where it is")]
+
 mod support;
 
 mod edge;

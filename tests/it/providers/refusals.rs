@@ -260,7 +260,7 @@ fn w035_lists_of_signatures() {
     let event = rig.event(&send(&format!("v1,AAAA v1a,zzzz {right}")));
     assert_eq!(event.event_id, "msg_1");
     assert_eq!(rig.code(&send(&right.replace("v1,", "v2,"))), RejectionCode::MissingSignature);
-    let many = vec![right; 9].join(" ");
+    let many = [right; 9].join(" ");
     assert_eq!(rig.code(&send(&many)), RejectionCode::MalformedSignature);
     let rig = Rig::with("stripe", &["whsec_test"]);
     let right = "v1=0833466e10bc00f4f8878c9ee348560ee6a68bf3679a5821f88041f664932153";
