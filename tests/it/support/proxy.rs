@@ -171,6 +171,13 @@ async fn the_proxy_breaks_as_told() {
     far.read_exact(&mut bytes).await.unwrap();
     assert_eq!(&bytes, b"ping");
 
+    let delay = Duration::from_millis(80);
+    proxy.set(Network::Slow(delay));
+    let began = tokio::time::Instant::now();
+    near.write_all(b"slow").await.unwrap();
+    far.read_exact(&mut bytes).await.unwrap();
+    assert!(tokio::time::Instant::now() - began >= delay, "nothing passes a slow network at once");
+
     proxy.set(Network::Silent);
     near.write_all(b"late").await.unwrap();
     let nothing = tokio::time::timeout(Duration::from_millis(200), far.read_exact(&mut bytes)).await;
