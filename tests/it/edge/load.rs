@@ -46,7 +46,7 @@ async fn a_load_of_originals_duplicates_and_forgeries_is_answered_right() {
     let summary = load::run(load).await.unwrap();
     assert!(summary.is_right(), "{summary}");
     assert_eq!((summary.sent, summary.answers.len()), (300, 2), "{summary}");
-    let history = history.lock().unwrap();
+    let history = history.lock().unwrap().clone();
     let count = |of: fn(&Sent) -> bool| history.iter().filter(|sent| of(sent)).count();
     let (tampered, duplicates) = (count(|sent| sent.tampered), count(|sent| sent.duplicate));
     assert!(tampered > 0 && duplicates > 0);
