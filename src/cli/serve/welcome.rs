@@ -73,11 +73,11 @@ mod tests {
     #[test]
     fn the_tour_names_the_addresses_that_were_bound() {
         let (edge, admin) = (SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002)));
-        let text = tour(edge, admin, Path::new("/home/me"), "./makbuz");
+        let text = tour(edge, admin, Path::new("/srv/makbuz"), "./makbuz");
         for part in [
             "http://127.0.0.1:4001/in/dev",
             "http://127.0.0.1:4002/readyz",
-            "cd /home/me\n",
+            "cd /srv/makbuz\n",
             "./makbuz jobs claim inbox",
         ] {
             assert!(text.contains(part), "{part} is not in {text}");
