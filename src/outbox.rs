@@ -46,6 +46,8 @@ pub struct RelayConfig {
     pub batch_bytes_max: usize,
     /// Batches handed to the publisher and not yet back. Default 2.
     pub batches_in_flight: usize,
+    /// How long a confirmed row may wait for others before it is deleted. Default 50 ms.
+    pub delete_within: Duration,
     /// Confirmed rows that may wait for a store that is away before publishing pauses. Default 4,096.
     pub undeleted_max: usize,
     /// How often a subscription in trouble lets one row out. Default 30 s.
@@ -73,6 +75,7 @@ impl RelayConfig {
             batch_rows_max: 256,
             batch_bytes_max: 4 * 1024 * 1024,
             batches_in_flight: 2,
+            delete_within: Duration::from_millis(50),
             undeleted_max: 4096,
             probe_every: Duration::from_secs(30),
             quiet: Duration::from_secs(1),

@@ -21,17 +21,38 @@ pub trait Random: Send + Sync + 'static {
     }
 }
 
-/// The operating system's generator.
+/// Bytes drawn from the operating system at once: an event needs four ids, and each draw is a system call.
 #[cfg(feature = "server")]
-#[derive(Debug)]
-pub struct SystemRandom(ring::rand::SystemRandom);
+const POOL_BYTES: usize = 1024;
+
+/// The operating system's generator, drawn from in small lots. No byte is given out twice.
+#[cfg(feature = "server")]
+pub struct SystemRandom {
+    system: ring::rand::SystemRandom,
+    pool: Mutex<Pool>,
+}
+
+#[cfg(feature = "server")]
+struct Pool {
+    bytes: zeroize::Zeroizing<[u8; POOL_BYTES]>,
+    /// How many of them are still unused; they are the first ones.
+    left: usize,
+}
+
+#[cfg(feature = "server")]
+impl std::fmt::Debug for SystemRandom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SystemRandom")
+    }
+}
 
 #[cfg(feature = "server")]
 impl SystemRandom {
     /// The one generator of the process; hand it on as `&dyn Random`.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that makes it")]
     pub fn new() -> Self {
-        Self(ring::rand::SystemRandom::new())
+        let pool = Pool { bytes: zeroize::Zeroizing::new([0; POOL_BYTES]), left: 0 };
+        Self { system: ring::rand::SystemRandom::new(), pool: Mutex::new(pool) }
     }
 }
 
@@ -45,8 +66,26 @@ impl Default for SystemRandom {
 #[cfg(feature = "server")]
 impl Random for SystemRandom {
     fn fill(&self, bytes: &mut [u8]) {
-        // Unwrap safety: ring fails only where the kernel has no random source, and then no id or key may be made at all.
-        ring::rand::SecureRandom::fill(&self.0, bytes).expect("the operating system gives random bytes");
+        let draw = |bytes: &mut [u8]| {
+            // Unwrap safety: ring fails only where the kernel has no random source, and then no id or key may be made at all.
+            ring::rand::SecureRandom::fill(&self.system, bytes).expect("the operating system gives random bytes");
+        };
+        // What is long is most likely a key: it takes its own draw.
+        if bytes.len() > 16 {
+            return draw(bytes);
+        }
+        // Unwrap safety: a draw that panicked has left nothing to be taken.
+        let mut pool = self.pool.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if pool.left < bytes.len() {
+            pool.left = 0;
+            draw(&mut *pool.bytes);
+            pool.left = POOL_BYTES;
+        }
+        let from = pool.left - bytes.len();
+        let taken = &mut pool.bytes[from..from + bytes.len()];
+        bytes.copy_from_slice(taken);
+        taken.fill(0);
+        pool.left = from;
     }
 }
 

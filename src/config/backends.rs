@@ -22,7 +22,7 @@ pub(crate) const STORE: Schema = Schema {
             "Whether `serve` brings the schema up to date; default `auto` on SQLite, `manual` (`makbuz migrate`) on PostgreSQL",
         ),
         key("connections", "number", "6", "PostgreSQL: pooled connections beside the writers"),
-        key("writers", "number", "3", "PostgreSQL: connections that commit deliveries"),
+        key("writers", "number", "2", "PostgreSQL: connections that commit deliveries"),
         key("queue_events_max", "number", "4096", "Events that wait for a commit; past it 503"),
         key("queue_max", "size", "64MiB", "Bodies that wait for a commit; past it 503"),
         key("batch_events_max", "number", "256", "Events in one transaction; a delivery is never split"),

@@ -2,7 +2,7 @@
 //!
 //! A row enters the held set before COMMIT and leaves it when it is deleted, when its COMMIT failed or is unknown, or
 //! when it is given back to the table; looks skip held rows. Both the queue and the set are bounded: past the bounds the
-//! relay is `behind`, and rows reach it by the table alone until a look finds nothing due.
+//! relay is `behind`, and rows reach it by the table alone until a look has seen all that is due.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -110,8 +110,8 @@ impl Held {
         state.held.keys().copied().collect()
     }
 
-    /// Ends a look: keeps what nobody held or handled meanwhile, and holds it. `drained` says that the table had
-    /// nothing (more) due, so that the hand-over in memory may begin again.
+    /// Ends a look: keeps what nobody held or handled meanwhile, and holds it. `drained` says that the look
+    /// has seen all that was due, so that the hand-over in memory may begin again.
     pub(crate) fn end_look(&self, rows: Vec<OutboxMessage>, drained: bool) -> Vec<OutboxMessage> {
         let mut state = self.lock();
         let let_go = state.let_go.take().unwrap_or_default();

@@ -45,6 +45,8 @@ pub struct Relay {
     finished: Vec<Vec<(OutboxMessage, RowResult)>>,
     /// Confirmed rows that are still in the table.
     undeleted: Vec<ConfirmedRow>,
+    /// Since when the first of them is.
+    undeleted_since: Instant,
     given_up: Vec<(OutboxId, JobReason)>,
     pushed_back: Vec<(OutboxId, HandOver)>,
     store_retry_at: Instant,
@@ -71,6 +73,7 @@ impl Relay {
             in_flight: 0,
             finished: Vec::new(),
             undeleted: Vec::new(),
+            undeleted_since: now,
             given_up: Vec::new(),
             pushed_back: Vec::new(),
             store_retry_at: now,
@@ -120,7 +123,7 @@ impl Relay {
             until = self.lanes.next_at().into_iter().chain([self.look_at, until]).min().unwrap_or(until);
         }
         if self.has_store_work() {
-            until = until.min(self.store_retry_at);
+            until = until.min(self.store_due());
         }
         tokio::select! {
             done = self.publisher.done.recv() => self.finished.extend(done),
@@ -194,6 +197,9 @@ impl Relay {
                     metrics::publish_lag(Duration::from_micros(lag));
                     confirmed.insert(subscription);
                     let completes = self.completes_on_confirm(&row.hand_over);
+                    if self.undeleted.is_empty() {
+                        self.undeleted_since = now;
+                    }
                     self.undeleted.push(ConfirmedRow { id, hand_over: row.hand_over, completes });
                 }
                 RowResult::Nacked if row.hand_over.lane == Lane::Slow => self.pushed_back.push((id, row.hand_over)),
@@ -224,10 +230,19 @@ impl Relay {
         !(self.undeleted.is_empty() && self.given_up.is_empty() && self.pushed_back.is_empty())
     }
 
+    /// When the store is next asked: confirmed rows are gathered while others are on their way, so that one transaction
+    /// deletes many.
+    fn store_due(&self) -> Instant {
+        let only_confirmed = self.given_up.is_empty() && self.pushed_back.is_empty();
+        let gathers = only_confirmed && self.in_flight > 0 && self.undeleted.len() < self.config.batch_rows_max;
+        let due = if gathers { self.undeleted_since + self.config.delete_within } else { self.store_retry_at };
+        due.max(self.store_retry_at)
+    }
+
     /// Deletes what is confirmed, gives up what is refused, and puts slow rows back. What fails is done again later; until
     /// then the rows stay in hand, so that no look publishes them twice.
     async fn settle_store(&mut self) {
-        if !self.has_store_work() || Instant::now() < self.store_retry_at {
+        if !self.has_store_work() || Instant::now() < self.store_due() {
             return;
         }
         let settled = self.try_settle().await;
@@ -313,7 +328,11 @@ impl Relay {
         let query = OutboxQuery { shards, limit, bytes_max: self.config.batch_bytes_max, skip, skip_lanes };
         match self.parts.outbox.read_outbox(query).await {
             Ok(rows) => {
-                let drained = whole && rows.is_empty();
+                // Short of both bounds, the look has seen all that was due. It need not be empty: under steady load it
+                // never is, and what is committed meanwhile is found by the next one.
+                let bytes: usize = rows.iter().filter_map(|row| row.body.as_ref()).map(bytes::Bytes::len).sum();
+                let drained =
+                    whole && rows.len() < self.config.batch_rows_max / 2 && bytes < self.config.batch_bytes_max / 2;
                 Some(self.parts.held.end_look(rows, drained))
             }
             Err(error) => {

@@ -32,6 +32,9 @@ impl Default for CommitterConfig {
     }
 }
 
+/// A batch of so many deliveries is large enough to be taken without looking for more.
+const GATHER_MAX: usize = 32;
+
 /// A delivery that waits for its commit.
 pub(crate) struct Waiting {
     pub delivery: NewDelivery,
@@ -107,6 +110,7 @@ impl IntakeQueue {
     /// Takes what is there, up to one batch; waits while there is nothing; `None` once closed and empty.
     pub async fn take(&self) -> Option<Vec<Waiting>> {
         loop {
+            self.gather().await;
             {
                 let mut state = self.lock();
                 let batch = self.take_batch(&mut state);
@@ -123,6 +127,20 @@ impl IntakeQueue {
                 }
             }
             self.arrived.notified().await;
+        }
+    }
+
+    /// Lets requests that are ready to run at this moment come before a small batch is taken: a few turns of the scheduler,
+    /// no time. Each batch costs the database as much as some rows do.
+    async fn gather(&self) {
+        let mut seen = self.lock().waiting.len();
+        while seen > 0 && seen < GATHER_MAX {
+            tokio::task::yield_now().await;
+            let waiting = self.lock().waiting.len();
+            if waiting <= seen {
+                break;
+            }
+            seen = waiting;
         }
     }
 

@@ -9,10 +9,9 @@ mod rows;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::tx::{Counts, Tx};
+use super::tx::Tx;
 use super::{DeliveryVerdict, EventVerdict, FreshRows, NewDelivery, OutboxMessage, StoreError, Verdict, job_flow};
 use crate::model::id::ReceiptId;
-use crate::model::job::OUTBOX_COUNT;
 use crate::model::receipt::{Flag, HoldReason};
 use crate::random::Random;
 
@@ -50,8 +49,7 @@ pub(crate) async fn commit_batch(
     let planned = rows::build(&plan, &suspects, now, context);
     let inserted: HashSet<ReceiptId> = tx.insert_intake(&planned.rows).await?.into_iter().collect();
 
-    let mut counts = Counts::default();
-    count_inserted(&planned, &inserted, &mut counts);
+    let mut counts = planned.rows.counts_of(|receipt| inserted.contains(&receipt));
     let mut verdicts = first_verdicts(&plan, &planned, &inserted);
     duplicates::record(tx, &plan, &planned, &inserted, context, &mut verdicts, &mut counts).await?;
     let fresh = match &context.fresh {
@@ -63,15 +61,6 @@ pub(crate) async fn commit_batch(
         tx.add_counts(&counts).await?;
     }
     Ok(CommittedBatch { verdicts: plan.by_delivery(verdicts), fresh })
-}
-
-fn count_inserted(planned: &Planned, inserted: &HashSet<ReceiptId>, counts: &mut Counts) {
-    for job in planned.rows.jobs.iter().filter(|job| inserted.contains(&job.key.receipt)) {
-        counts.add_job(job, 1);
-    }
-    for row in planned.rows.outbox.iter().filter(|row| inserted.contains(&row.key.receipt)) {
-        counts.add(&row.key.subscription, OUTBOX_COUNT, 1);
-    }
 }
 
 /// Verdicts of the events that became receipts; those of all others are filled in by [`duplicates::record`].

@@ -18,6 +18,7 @@ mod outbox;
 mod partitions;
 mod quarantine;
 mod rows;
+mod slots;
 mod statements;
 mod tx;
 mod upkeep;
@@ -34,6 +35,7 @@ use crate::random::Random;
 use commands::Commands;
 use connect::Connector;
 use gauges::Gauges;
+use slots::Slots;
 use writers::Gate;
 
 pub use config::{PostgresConfig, PostgresUrl};
@@ -55,6 +57,7 @@ struct Shared {
     config: PostgresConfig,
     connector: Connector,
     random: Arc<dyn Random>,
+    slots: Slots,
     queue: IntakeQueue,
     gate: Gate,
     tasks: TaskTracker,
@@ -72,6 +75,7 @@ impl PostgresStore {
             gate: Gate::new(),
             tasks: TaskTracker::new(),
             fresh: Mutex::default(),
+            slots: Slots::new(&*random),
             connector,
             random,
             config,

@@ -40,6 +40,25 @@ pub struct IntakeRows {
     pub outbox: Vec<OutboxRow>,
 }
 
+impl IntakeRows {
+    /// What the rows add to `job_counts` if all of them are new.
+    pub fn counts(&self) -> Vec<(String, String, i64)> {
+        self.counts_of(|_| true).into_rows()
+    }
+
+    /// The same for the receipts that `is_new` picks.
+    pub fn counts_of(&self, is_new: impl Fn(ReceiptId) -> bool) -> Counts {
+        let mut counts = Counts::default();
+        for job in self.jobs.iter().filter(|job| is_new(job.key.receipt)) {
+            counts.add_job(job, 1);
+        }
+        for row in self.outbox.iter().filter(|row| is_new(row.key.receipt)) {
+            counts.add(&row.key.subscription, OUTBOX_COUNT, 1);
+        }
+        counts
+    }
+}
+
 /// A hand-over to be written.
 #[derive(Debug, Clone)]
 pub struct OutboxRow {

@@ -98,7 +98,7 @@ impl Commands {
     {
         let connection: &mut PgConnection = &mut taken.connection;
         // Each command takes a slot of the counters anew: those that run at once rarely meet in one.
-        let slot = random_slot(&self.shared);
+        let slot = self.shared.slots.of_command(&*self.shared.random);
         let begun = PgTx::begin(connection, &*self.shared.random, slot, self.shared.offset()).await;
         let mut tx = match begun {
             Ok(tx) => tx,
@@ -145,9 +145,4 @@ struct End<T> {
 /// Wait before a transaction is run again: up to 10, 20, 40 ms.
 pub(super) fn jitter(shared: &Shared, round: u32) -> Duration {
     Duration::from_micros(1000 + below(&*shared.random, 10_000_u64 << round.min(4).saturating_sub(1)))
-}
-
-/// A slot of `job_counts`, one of 0…63.
-pub(super) fn random_slot(shared: &Shared) -> i16 {
-    i16::try_from(below(&*shared.random, 64)).unwrap_or(0)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use crate::store::StoreError;
 use crate::store::committer::CommitterConfig;
@@ -15,7 +15,7 @@ use crate::store::committer::CommitterConfig;
 #[derive(Debug, Clone)]
 pub struct PostgresConfig {
     pub url: PostgresUrl,
-    /// Writers of the intake, each with a connection of its own. Default 3.
+    /// Writers of the intake, each with a connection of its own. Default 2: while one waits for its flush, the other runs, and batches stay large.
     pub writers: u32,
     /// Connections for reads and all other commands. Default 6.
     pub commands_max: u32,
@@ -46,7 +46,7 @@ impl PostgresConfig {
     pub fn at(url: PostgresUrl) -> Self {
         Self {
             url,
-            writers: 3,
+            writers: 2,
             commands_max: 6,
             acquire_timeout: Duration::from_secs(2),
             answer_limit: Duration::from_secs(10),
@@ -78,11 +78,25 @@ impl FromStr for PostgresUrl {
     fn from_str(text: &str) -> Result<Self, StoreError> {
         let known = text.starts_with("postgres://") || text.starts_with("postgresql://");
         match text.parse() {
-            Ok(options) if known => Ok(Self(options)),
+            Ok(options) if known => Ok(Self(without_vain_tls(options, text))),
             _ => Err(StoreError::Unavailable(
                 "the store's URL is not one of the form postgres://user@host/database".to_owned(),
             )),
         }
+    }
+}
+
+/// TLS to this very machine guards nothing, and its records, each smaller than a loopback segment, wait for one another's
+/// acknowledgement: about 40 ms for a batch. Only a URL that asks for it has it.
+fn without_vain_tls(options: PgConnectOptions, text: &str) -> PgConnectOptions {
+    let host = options.get_host();
+    let is_loopback = host == "localhost"
+        || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    let asked = text.contains("sslmode=") || text.contains("ssl-mode=");
+    if is_loopback && !asked && matches!(options.get_ssl_mode(), PgSslMode::Prefer) {
+        options.ssl_mode(PgSslMode::Disable)
+    } else {
+        options
     }
 }
 
@@ -105,6 +119,17 @@ impl fmt::Display for PostgresUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tls_to_this_machine_is_left_out_unless_the_url_asks_for_it() {
+        let mode = |text: &str| text.parse::<PostgresUrl>().expect("a URL").options().get_ssl_mode();
+        for text in ["postgres://root@127.0.0.1/x", "postgres://root@localhost:5433/x", "postgres://root@[::1]/x"] {
+            assert!(matches!(mode(text), PgSslMode::Disable), "{text}");
+        }
+        assert!(matches!(mode("postgres://root@db.example/x"), PgSslMode::Prefer));
+        assert!(matches!(mode("postgres://root@127.0.0.1/x?sslmode=prefer"), PgSslMode::Prefer));
+        assert!(matches!(mode("postgres://root@127.0.0.1/x?sslmode=require"), PgSslMode::Require));
+    }
 
     #[test]
     fn a_password_is_never_printed() {

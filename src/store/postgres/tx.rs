@@ -25,6 +25,8 @@ pub(super) struct PgTx<'c> {
     failure: Option<Failure>,
     /// Written last and at once, so that counters are locked as shortly as can be, and in one order.
     counts: Vec<(String, String, i64)>,
+    /// Read by the intake's own statement, so that no other needs to ask.
+    held_back: Option<Vec<(String, SubscriptionState)>>,
 }
 
 impl<'c> PgTx<'c> {
@@ -44,7 +46,15 @@ impl<'c> PgTx<'c> {
         .await
         .and_then(|row| row.try_get::<i64, _>("now"));
         match begun {
-            Ok(now) => Ok(Self { connection, random, now: now + offset, slot, failure: None, counts: Vec::new() }),
+            Ok(now) => Ok(Self {
+                connection,
+                random,
+                now: now + offset,
+                slot,
+                failure: None,
+                counts: Vec::new(),
+                held_back: None,
+            }),
             Err(error) => Err((Failure::of(&error), store_error(&error))),
         }
     }
@@ -118,8 +128,15 @@ impl Tx for PgTx<'_> {
     }
 
     async fn insert_intake(&mut self, rows: &IntakeRows) -> Result<Vec<ReceiptId>, StoreError> {
-        let done = intake::insert_intake(self.connection, rows, self.now).await;
-        self.keep(done)
+        let counts = rows.counts();
+        let done = intake::insert_intake(self.connection, rows, &counts, self.now, self.slot).await;
+        let inserted = self.keep(done)?;
+        if inserted.receipts.len() == rows.receipts.len() {
+            // Counted already: what the flow adds comes to nothing.
+            self.counts.extend(counts.into_iter().map(|(subscription, state, n)| (subscription, state, -n)));
+        }
+        self.held_back = Some(inserted.held_back);
+        Ok(inserted.receipts)
     }
 
     async fn receipts_by_key(&mut self, keys: &[EventKey]) -> Result<Vec<Receipt>, StoreError> {
@@ -222,6 +239,9 @@ impl Tx for PgTx<'_> {
     }
 
     async fn held_back_subscriptions(&mut self) -> Result<Vec<(String, SubscriptionState)>, StoreError> {
+        if let Some(known) = &self.held_back {
+            return Ok(known.clone());
+        }
         let done = jobs::held_back(self.connection).await;
         self.keep(done)
     }

@@ -10,7 +10,6 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::commands::random_slot;
 use super::connect::Purpose;
 use super::error::{commit_error, store_error};
 use super::writer::{self, End};
@@ -151,7 +150,7 @@ async fn another(shared: Arc<Shared>, failures: u32) -> End {
     }
     match timeout(shared.config.answer_limit, shared.connector.open(Purpose::Write)).await {
         Ok(Ok(connection)) => {
-            let slot = random_slot(&shared);
+            let slot = shared.slots.of_writer();
             writer::run(shared, connection, slot).await
         }
         Ok(Err(error)) => End::Lost(error),
@@ -179,7 +178,7 @@ async fn wait(shared: &Shared, failures: u32) {
 /// A first writer's connection, on which a commit has just succeeded.
 async fn first(shared: &Arc<Shared>) -> Result<(PgConnection, i16), StoreError> {
     let limit = shared.config.answer_limit;
-    let slot = random_slot(shared);
+    let slot = shared.slots.of_writer();
     let mut opened = open_first(shared).await;
     if shared.config.migrate && matches!(opened, Err(StoreError::Schema(_))) {
         let done = timeout(MIGRATION_LIMIT, migration::apply(&shared.connector, &*shared.random));

@@ -2,7 +2,7 @@
 //! ratios. Everything shares this machine: the database, the broker, the load, and whoever is measured.
 //!
 //! Variables: MAKBUZ and BASELINE (the two binaries), DATABASE_URL, AMQP_URL; ROUNDS (3), SPAN (10 seconds), CONNECTIONS (64),
-//! BODY (1024 bytes), MODES ("full intake").
+//! BODY (1024 bytes), MODES ("full intake"); ONLY=makbuz or ONLY=baseline runs one of them, for a profiler, and compares nothing.
 
 #[path = "compare/contender.rs"]
 mod contender;
@@ -44,12 +44,16 @@ async fn main() -> Result<()> {
 }
 
 async fn compare(services: &Services, mode: Mode, rounds: usize, plan: Plan) -> Result<()> {
+    let only = std::env::var("ONLY").ok();
     let mut baseline = Vec::new();
     let mut gateway = Vec::new();
     for round in 0..rounds {
         // In turns, and each first as often as the other: a disk that slows down hurts both.
         for turn in 0..2 {
             let contender = if (round + turn) % 2 == 0 { Contender::Baseline } else { Contender::Gateway };
+            if only.as_deref().is_some_and(|only| only != contender.name()) {
+                continue;
+            }
             let figures = measure::round(services, contender, mode, plan).await?;
             eprintln!("{} {} round {round}: {}", mode.name(), contender.name(), figures.line());
             match contender {
@@ -57,6 +61,9 @@ async fn compare(services: &Services, mode: Mode, rounds: usize, plan: Plan) -> 
                 Contender::Gateway => gateway.push(figures),
             }
         }
+    }
+    if only.is_some() {
+        return Ok(());
     }
     report(mode, rounds, plan, &Figures::medians(&baseline), &Figures::medians(&gateway));
     Ok(())

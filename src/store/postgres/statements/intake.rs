@@ -4,12 +4,18 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::super::{Sql, rows};
+use crate::model::attempt::Trigger;
 use crate::model::id::ReceiptId;
+use crate::model::job::{Job, JobReason, Lane};
 use crate::model::receipt::{EventKey, Receipt};
-use crate::store::tx::{IntakeRows, PayloadRow};
+use crate::store::tx::{IntakeRows, OutboxRow, PayloadRow, SubscriptionState};
 
 // The arrays come sorted by key and unnest keeps their order, so that two batches wait for each other in one direction only.
 // A key that another transaction is just inserting is waited for; whether it then counts as taken is the index's word.
+//
+// Each round trip and each executor costs a busy writer as much as several rows, so this one statement also counts, if
+// everything was new (else the flow's own count is the last word), and says which subscriptions are held back. Columns
+// that a fresh job or hand-over never fills are left to the table's defaults.
 const INSERT_INTAKE: &str = "-- insert_intake
 WITH stored AS (
     INSERT INTO receipts (id, provider, account, event_id, provider_ref, mode, source, event_type, occurred_at, received_at,
@@ -25,39 +31,68 @@ WITH stored AS (
     SELECT p.* FROM unnest($24::uuid[], $25::bytea[], $26::text[], $27::text[], $28::text[])
         AS p (id, body, headers, content_type, url)
     WHERE p.id IN (SELECT payload_id FROM stored)
+), wanted AS (
+    SELECT w.* FROM unnest($29::uuid[], $30::text[], $31::text[], $32::text[], $33::int[], $34::bigint[], $35::bigint[],
+        $36::bigint[], $37::text[], $38::text[], $39::uuid[], $40::smallint[])
+        AS w (receipt_id, subscription, source, state, attempt, first_attempt_at, next_attempt_at, handed_at,
+            resource_key, reason, outbox_id, shard)
+    WHERE w.receipt_id IN (SELECT id FROM stored)
 ), work AS (
-    INSERT INTO jobs (receipt_id, subscription, source, state, attempt, series, series_attempts, first_attempt_at,
-        next_attempt_at, leased_until, handed_at, lane, resource_key, turn_key, reason, fingerprint, assignee, note, rearms,
-        created_at, finished_at)
-    SELECT j.* FROM unnest($29::uuid[], $30::text[], $31::text[], $32::text[], $33::int[], $34::int[], $35::int[],
-        $36::bigint[], $37::bigint[], $38::bigint[], $39::bigint[], $40::text[], $41::text[], $42::text[], $43::text[],
-        $44::text[], $45::text[], $46::text[], $47::int[], $48::bigint[], $49::bigint[])
-        AS j (receipt_id, subscription, source, state, attempt, series, series_attempts, first_attempt_at,
-            next_attempt_at, leased_until, handed_at, lane, resource_key, turn_key, reason, fingerprint, assignee, note,
-            rearms, created_at, finished_at)
-    WHERE j.receipt_id IN (SELECT id FROM stored)
+    INSERT INTO jobs (receipt_id, subscription, source, state, attempt, series_attempts, first_attempt_at,
+        next_attempt_at, handed_at, resource_key, reason, created_at)
+    SELECT receipt_id, subscription, source, state, attempt, attempt, first_attempt_at, next_attempt_at, handed_at,
+        resource_key, reason, $41 FROM wanted
 ), handed AS (
     INSERT INTO outbox (id, receipt_id, subscription, attempt, lane, trigger, shard, next_at)
-    SELECT o.id, o.receipt_id, o.subscription, o.attempt, o.lane, o.trigger, o.shard, $58 + o.due_in
-    FROM unnest($50::uuid[], $51::uuid[], $52::text[], $53::int[], $54::text[], $55::text[], $56::smallint[], $57::bigint[])
-        AS o (id, receipt_id, subscription, attempt, lane, trigger, shard, due_in)
-    WHERE o.receipt_id IN (SELECT id FROM stored)
+    SELECT outbox_id, receipt_id, subscription, attempt, 'fresh', 'first', shard, $41 FROM wanted
+    WHERE outbox_id IS NOT NULL
+), counted AS (
+    INSERT INTO job_counts (subscription, state, slot, n)
+    SELECT c.subscription, c.state, $42, c.n FROM unnest($43::text[], $44::text[], $45::bigint[]) AS c (subscription, state, n)
+    WHERE (SELECT count(*) FROM stored) = $46
+    ON CONFLICT (subscription, state, slot) DO UPDATE SET n = job_counts.n + excluded.n
 )
-SELECT id FROM stored";
+SELECT id, NULL AS name, NULL AS state FROM stored
+UNION ALL
+SELECT NULL, name, state FROM subscriptions WHERE state <> 'active'";
 
+/// What [`insert_intake`] found.
+pub(in super::super) struct Inserted {
+    pub receipts: Vec<ReceiptId>,
+    /// Subscriptions that are paused or retired.
+    pub held_back: Vec<(String, SubscriptionState)>,
+}
+
+/// Inserts the receipts whose keys are free, with all that hangs on them. `counts` are those of all rows together: they are
+/// added to `slot` if every receipt was new.
 pub(in super::super) async fn insert_intake(
     connection: &mut PgConnection,
     rows: &IntakeRows,
+    counts: &[(String, String, i64)],
     now: i64,
-) -> Sql<Vec<ReceiptId>> {
+    slot: i16,
+) -> Sql<Inserted> {
     let receipts = ReceiptColumns::of(&rows.receipts)?;
     let payloads = PayloadColumns::of(&rows.payloads);
-    let jobs = super::jobs::JobColumns::of(&rows.jobs);
-    let outbox = super::outbox::OutboxColumns::of(&rows.outbox);
     let query = receipts.bind(sqlx::query(INSERT_INTAKE), &rows.replay_guard);
-    let query = outbox.bind(jobs.bind(payloads.bind(query))).bind(now);
-    let stored = query.fetch_all(connection).await?;
-    stored.iter().map(|row| Ok(ReceiptId(row.try_get("id")?))).collect()
+    let query = FreshColumns::of(&rows.jobs, &rows.outbox).bind(payloads.bind(query));
+    let found = query
+        .bind(now)
+        .bind(slot)
+        .bind(counts.iter().map(|(subscription, _, _)| subscription.as_str()).collect::<Vec<_>>())
+        .bind(counts.iter().map(|(_, state, _)| state.as_str()).collect::<Vec<_>>())
+        .bind(counts.iter().map(|(_, _, n)| *n).collect::<Vec<_>>())
+        .bind(i64::try_from(rows.receipts.len()).unwrap_or(i64::MAX))
+        .fetch_all(connection)
+        .await?;
+    let mut inserted = Inserted { receipts: Vec::with_capacity(found.len()), held_back: Vec::new() };
+    for row in &found {
+        match row.try_get::<Option<Uuid>, _>("id")? {
+            Some(id) => inserted.receipts.push(ReceiptId(id)),
+            None => inserted.held_back.push(super::jobs::held_back_row(row)?),
+        }
+    }
+    Ok(inserted)
 }
 
 /// The receipts that have these keys, locked in key order.
@@ -162,4 +197,53 @@ impl<'a> PayloadColumns<'a> {
             .bind(self.0.iter().map(|row| row.content_type.as_str()).collect::<Vec<_>>())
             .bind(self.0.iter().map(|row| row.url.as_str()).collect::<Vec<_>>())
     }
+}
+
+/// Fresh jobs by column, each with its hand-over if it has one.
+struct FreshColumns<'a>(Vec<(&'a Job, Option<&'a OutboxRow>)>);
+
+impl<'a> FreshColumns<'a> {
+    /// `outbox` is in the order of `jobs`.
+    fn of(jobs: &'a [Job], outbox: &'a [OutboxRow]) -> Self {
+        let mut rows = outbox.iter().peekable();
+        let with_row = |job: &'a Job| (job, rows.next_if(|row| row.key == job.key));
+        let fresh = Self(jobs.iter().map(with_row).collect());
+        debug_assert!(rows.next().is_none(), "a hand-over without its job");
+        debug_assert!(fresh.0.iter().all(|(job, row)| is_fresh(job) && row.is_none_or(is_first)), "not of an intake");
+        fresh
+    }
+
+    fn column<T>(&self, value: impl Fn(&'a Job) -> T) -> Vec<T> {
+        self.0.iter().map(|(job, _)| value(job)).collect()
+    }
+
+    fn bind<'q>(self, query: Query<'q>) -> Query<'q> {
+        query
+            .bind(self.column(|job| job.key.receipt.0))
+            .bind(self.column(|job| job.key.subscription.as_str()))
+            .bind(self.column(|job| job.source.as_str()))
+            .bind(self.column(|job| job.state.as_str()))
+            .bind(self.column(|job| job.attempt))
+            .bind(self.column(|job| job.first_attempt_at))
+            .bind(self.column(|job| job.next_attempt_at))
+            .bind(self.column(|job| job.handed_at))
+            .bind(self.column(|job| job.resource_key.as_deref()))
+            .bind(self.column(|job| job.reason.map(JobReason::code)))
+            .bind(self.0.iter().map(|(_, row)| row.map(|row| row.id.0)).collect::<Vec<_>>())
+            .bind(self.0.iter().map(|(_, row)| row.map(|row| i16::from(row.shard))).collect::<Vec<_>>())
+    }
+}
+
+/// Whether the statement's defaults say what the job says.
+fn is_fresh(job: &Job) -> bool {
+    job.series == 1
+        && job.series_attempts == job.attempt
+        && job.lane == Lane::Fresh
+        && job.rearms == 0
+        && (job.leased_until, job.finished_at) == (None, None)
+        && [&job.turn_key, &job.fingerprint, &job.assignee, &job.note].iter().all(|text| text.is_none())
+}
+
+fn is_first(row: &OutboxRow) -> bool {
+    row.lane == Lane::Fresh && row.trigger == Trigger::First && row.due_in == 0
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use super::super::{Sql, rows};
@@ -139,7 +140,7 @@ pub(in super::super) async fn put_attempts(connection: &mut PgConnection, attemp
     Ok(())
 }
 
-/// Adds to this writer's slot of the counters.
+/// Adds to this writer's slot of the counters; sends nothing where the differences add up to none.
 pub(in super::super) async fn add_counts(
     connection: &mut PgConnection,
     counts: &[(String, String, i64)],
@@ -148,6 +149,10 @@ pub(in super::super) async fn add_counts(
     let mut sums = BTreeMap::<(&str, &str), i64>::new();
     for (subscription, state, n) in counts {
         *sums.entry((subscription, state)).or_default() += n;
+    }
+    sums.retain(|_, n| *n != 0);
+    if sums.is_empty() {
+        return Ok(());
     }
     sqlx::query(
         "-- add_counts
@@ -169,13 +174,15 @@ pub(in super::super) async fn held_back(connection: &mut PgConnection) -> Sql<Ve
         sqlx::query("-- held_back\nSELECT name, state FROM subscriptions WHERE state <> 'active' ORDER BY name")
             .fetch_all(connection)
             .await?;
-    let state = |row: &sqlx::postgres::PgRow| {
-        Sql::Ok(match row.try_get("state")? {
-            "paused" => SubscriptionState::Paused,
-            _ => SubscriptionState::Retired,
-        })
+    found.iter().map(held_back_row).collect()
+}
+
+pub(super) fn held_back_row(row: &PgRow) -> Sql<(String, SubscriptionState)> {
+    let state = match row.try_get("state")? {
+        "paused" => SubscriptionState::Paused,
+        _ => SubscriptionState::Retired,
     };
-    found.iter().map(|row| Ok((row.try_get("name")?, state(row)?))).collect()
+    Ok((row.try_get("name")?, state))
 }
 
 pub(in super::super) async fn note_report(connection: &mut PgConnection, subscription: &str, now: i64) -> Sql<()> {
