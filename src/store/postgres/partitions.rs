@@ -16,7 +16,15 @@ const LOCK: i64 = 0x6d6b_627a_6461_7973;
 
 /// Yesterday, today, and the days ahead; returns how many days ahead are there in a row.
 pub(super) async fn make_ahead(shared: &Shared) -> Result<u32, StoreError> {
-    let ahead = shared.config.days_ahead;
+    make_until(shared, shared.config.days_ahead).await
+}
+
+/// The days without which a delivery would have to wait for its partition. The rest is upkeep's, a moment later.
+pub(super) async fn make_near(shared: &Shared) -> Result<(), StoreError> {
+    make_until(shared, 1).await.map(drop)
+}
+
+async fn make_until(shared: &Shared, ahead: u32) -> Result<u32, StoreError> {
     let offset = shared.offset();
     with_connection(shared, async |connection| {
         let now: i64 = sqlx::query("-- now\nSELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now")

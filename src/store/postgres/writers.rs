@@ -187,9 +187,9 @@ async fn first(shared: &Arc<Shared>) -> Result<(PgConnection, i16), StoreError> 
         opened = open_first(shared).await;
     }
     let connection = opened?;
-    if let Err(error) = partitions::make_ahead(shared).await {
+    if let Err(error) = partitions::make_near(shared).await {
         // Today's may be there all the same; if not, the first commit says so.
-        tracing::warn!(%error, "the partitions of the coming days could not be made");
+        tracing::warn!(%error, "the partitions of these days could not be made");
     }
     let tried = timeout(limit, try_commit(connection, slot));
     let connection = tried.await.map_err(|_| unavailable("the database gave no answer to a trial commit"))??;
