@@ -324,15 +324,14 @@ impl Relay {
         whole: bool,
     ) -> Option<Vec<OutboxMessage>> {
         let skip = self.parts.held.begin_look();
-        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-        let query = OutboxQuery { shards, limit, bytes_max: self.config.batch_bytes_max, skip, skip_lanes };
+        let row_limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let query = OutboxQuery { shards, limit: row_limit, bytes_max: self.config.batch_bytes_max, skip, skip_lanes };
         match self.parts.outbox.read_outbox(query).await {
             Ok(rows) => {
                 // Short of both bounds, the look has seen all that was due. It need not be empty: under steady load it
                 // never is, and what is committed meanwhile is found by the next one.
                 let bytes: usize = rows.iter().filter_map(|row| row.body.as_ref()).map(bytes::Bytes::len).sum();
-                let drained =
-                    whole && rows.len() < self.config.batch_rows_max / 2 && bytes < self.config.batch_bytes_max / 2;
+                let drained = whole && rows.len() < limit && bytes < self.config.batch_bytes_max / 2;
                 Some(self.parts.held.end_look(rows, drained))
             }
             Err(error) => {

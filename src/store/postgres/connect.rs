@@ -74,6 +74,8 @@ impl Connector {
                 ("synchronous_commit", "on".to_owned()),
                 ("client_encoding", "UTF8".to_owned()),
                 ("TimeZone", "UTC".to_owned()),
+                // Every statement is short; compiling one costs more than running it a hundred times.
+                ("jit", "off".to_owned()),
                 ("lock_timeout", in_ms(self.lock_timeout)),
                 ("statement_timeout", in_ms(statement_timeout)),
                 ("idle_in_transaction_session_timeout", in_ms(Duration::from_secs(5))),
