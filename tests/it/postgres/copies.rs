@@ -30,7 +30,7 @@ async fn at_commit(database: &TestDatabase, body: &str) {
     run(&mut database.connect().await, sql).await;
 }
 
-/// W-085: over two instances, none of two hundred copies is answered before the one COMMIT, and all alike after it.
+/// W-107, W-085: over two instances, none of two hundred copies is answered before the one COMMIT, and all alike after it.
 #[tokio::test]
 async fn copies_wait_for_the_commit_of_the_first_over_two_instances() {
     let database = TestDatabase::create().await;

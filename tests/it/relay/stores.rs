@@ -49,7 +49,7 @@ async fn every_receipt_reaches_both_queues_with_its_bytes_though_one_was_unbound
     one_queue_is_unbound(postgres(&database).await).await;
 }
 
-// W-135
+// The other half: a nack leaves the row where it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_receipt_reaches_both_queues_with_its_bytes_though_one_was_full_on_sqlite() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use sqlx::{Connection, PgConnection};
 use tokio::task::JoinSet;
 
 use super::super::support::client;
 use super::super::support::database::plain_id;
-use super::super::support::sign;
+use super::super::support::{eventually, sign};
 use super::{House, SECRET};
 
 /// W-098: the forger knows the id before the provider has sent it, and gains nothing.
@@ -31,7 +32,18 @@ async fn a_forgery_with_its_id_does_not_keep_the_authentic_event_out() {
     assert_eq!(house.store.read().await.receipts, expected);
 }
 
-/// W-085: a provider that sends the same event over two hundred connections at once.
+/// Sessions of the program that wait for a lock of this kind.
+async fn waiting_for(locktype: &str, connection: &mut PgConnection) -> i64 {
+    let waiting = sqlx::query_scalar(
+        "SELECT count(DISTINCT a.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+         WHERE a.datname = current_database() AND a.application_name LIKE 'makbuz %'
+           AND l.locktype = $1 AND NOT l.granted",
+    );
+    waiting.bind(locktype).fetch_one(connection).await.expect("a count")
+}
+
+/// W-107, W-085: a provider that sends the same event over two hundred connections at once, while the first one's COMMIT
+/// is held up: nobody is answered before it, and all alike after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_copies_at_once_are_one_receipt_one_job_and_one_message() {
     let Some(house) = House::production().await else { return };
@@ -39,11 +51,31 @@ async fn two_hundred_copies_at_once_are_one_receipt_one_job_and_one_message() {
     gateway.ready().await;
     let body = sign::body("evt_copied", 100);
     let headers = sign::headers(SECRET, &body);
+    let url = &house.services.as_ref().expect("production has a database").0.url;
+    let mut holder = PgConnection::connect(url).await.expect("the database");
+    let mut other = PgConnection::connect(url).await.expect("the database");
+    let at_commit = sqlx::raw_sql(
+        "CREATE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$;
+         CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON receipts DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION at_commit();
+         SELECT pg_advisory_lock(42)",
+    );
+    at_commit.execute(&mut holder).await.expect("the COMMIT will wait");
     let mut copies = JoinSet::new();
     for _ in 0..200 {
         let (edge, headers, body) = (gateway.edge, headers.clone(), body.clone());
         copies.spawn(async move { client::send(edge, "POST", "/in/pay", &headers, &body).await });
     }
+    // Well within `lock_timeout` and `answer_max`.
+    for locktype in ["advisory", "transactionid"] {
+        eventually("one COMMIT waits, and copies wait for it", Duration::from_secs(2), async || {
+            (waiting_for(locktype, &mut other).await == 1).then_some(())
+        })
+        .await;
+    }
+    assert!(copies.try_join_next().is_none(), "answered before the COMMIT");
+    sqlx::raw_sql("SELECT pg_advisory_unlock(42)").execute(&mut holder).await.expect("released");
     let mut receipts = BTreeSet::new();
     while let Some(answer) = copies.join_next().await {
         let answer = answer.expect("no panic").expect("an answer");
