@@ -2,7 +2,9 @@
 
 mod away;
 mod cancel;
+mod copies;
 mod deliveries;
+mod late;
 mod lines;
 mod partitions;
 mod refused;

@@ -1,9 +1,10 @@
-//! The relay against a real broker, on a store in memory and on the embedded one.
+//! The relay against a real broker, on a store in memory and on both real ones.
 
 mod broken;
 mod faults;
 mod healthy;
 mod memory;
-mod sqlite;
+mod missing;
 mod stage;
+mod stores;
 mod stray;

@@ -134,6 +134,21 @@ fn past_the_bounds_the_table_takes_over_until_a_look_finds_nothing() {
 }
 
 #[test]
+fn a_look_that_has_seen_all_that_was_due_ends_being_behind_though_it_was_not_empty() {
+    let held = Held::new(HeldConfig::default());
+    held.set_shards(&[1]);
+    held.begin_look();
+    assert_eq!(held.end_look(vec![row(1, 1, "a")], false).len(), 1);
+    commit(&held, &row(2, 1, "a"));
+    assert!(taken(&held).is_empty(), "that look was cut short");
+    held.begin_look();
+    assert_eq!(held.end_look(vec![row(2, 1, "a")], true).len(), 1);
+    commit(&held, &row(3, 1, "a"));
+    assert_eq!(taken(&held), [3]);
+    assert_eq!(held.begin_look(), [1, 2, 3].map(|n| row(n, 1, "a").id).into_iter().collect(), "each in one hand only");
+}
+
+#[test]
 fn announced_rows_count_towards_the_bound() {
     let held = held();
     held.before_commit(&[1, 2, 3].map(|n| (row(n, 1, "a").id, 1)));

@@ -80,6 +80,19 @@ async fn a_refusal_is_401_without_a_word_and_goes_to_the_quarantine() {
     rig.end().await;
 }
 
+// W-098: who forges an event must not be able to use up its id.
+#[tokio::test]
+async fn a_forgery_does_not_use_up_the_id_of_the_authentic_event() {
+    let rig = Rig::start().await;
+    let forged = rig.send(post("/in/shop", &["x-token: bad"], b"{\"id\":\"e9\",\"paid\":true}")).await;
+    assert_eq!(forged.status, 401);
+    assert_eq!((rig.intake.kept(), rig.intake.receipts()), (0, 0), "intake never saw it");
+    let authentic = rig.send(post("/in/shop", &["x-token: good"], b"{\"id\":\"e9\"}")).await;
+    assert_eq!((authentic.status, rig.intake.kept(), rig.intake.receipts()), (200, 1, 1));
+    assert_eq!(rig.intake.last(|delivery| delivery.body.clone()), Bytes::from_static(b"{\"id\":\"e9\"}"));
+    rig.end().await;
+}
+
 #[tokio::test]
 async fn quarantined_bodies_are_cut_and_pressure_drops_them() {
     let rig = Rig::with(|config| {

@@ -22,6 +22,10 @@ use makbuz::store::*;
 pub struct Memory {
     state: Mutex<State>,
     pub away: AtomicBool,
+    /// With each look one more row for this subscription is there: no look is ever empty.
+    pub fed: Mutex<Option<String>>,
+    /// A relay that cannot renew its lease.
+    pub cut_off: Mutex<Option<String>>,
     random: SystemRandom,
 }
 
@@ -34,6 +38,7 @@ struct State {
     reports: Vec<OutcomeReport>,
     returned: u32,
     looks: u32,
+    seen: HashSet<OutboxId>,
 }
 
 struct Held {
@@ -45,7 +50,13 @@ struct Held {
 
 impl Memory {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), away: AtomicBool::new(false), random: SystemRandom::new() })
+        Arc::new(Self {
+            state: Mutex::default(),
+            away: AtomicBool::new(false),
+            fed: Mutex::default(),
+            cut_off: Mutex::default(),
+            random: SystemRandom::new(),
+        })
     }
 
     /// A job with its row, as intake would have written it.
@@ -118,6 +129,21 @@ impl Memory {
         self.lock().looks
     }
 
+    /// Whether any look has given this row.
+    pub fn saw(&self, row: OutboxId) -> bool {
+        self.lock().seen.contains(&row)
+    }
+
+    /// Whether the row is still there.
+    pub fn has(&self, row: OutboxId) -> bool {
+        self.lock().rows.contains_key(&row)
+    }
+
+    fn renews(&self, relay: &str) -> Result<MutexGuard<'_, State>, StoreError> {
+        let cut_off = self.cut_off.lock().expect("not poisoned").as_deref() == Some(relay);
+        if cut_off { Err(StoreError::Unavailable("cut off".to_owned())) } else { self.there() }
+    }
+
     pub fn holder(&self, shard: u8) -> Option<String> {
         self.lock().shards.get(&shard).filter(|(_, until)| *until > SystemClock.now()).map(|(name, _)| name.clone())
     }
@@ -175,7 +201,7 @@ fn receipt(id: ReceiptId, now: i64) -> Receipt {
 #[async_trait]
 impl Outbox for Memory {
     async fn announce_relay(&self, relay: &str, lease: Duration) -> Result<u32, StoreError> {
-        let mut state = self.there()?;
+        let mut state = self.renews(relay)?;
         let now = SystemClock.now();
         state.relays.insert(relay.to_owned(), now + micros(lease));
         state.relays.retain(|_, until| *until > now);
@@ -183,7 +209,7 @@ impl Outbox for Memory {
     }
 
     async fn hold_shards(&self, relay: &str, share: u32, lease: Duration) -> Result<Vec<u8>, StoreError> {
-        let mut state = self.there()?;
+        let mut state = self.renews(relay)?;
         let now = SystemClock.now();
         let until = now + micros(lease);
         let mut held: Vec<u8> = Vec::new();
@@ -213,6 +239,10 @@ impl Outbox for Memory {
     }
 
     async fn read_outbox(&self, query: OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError> {
+        let fed = self.fed.lock().expect("not poisoned").clone();
+        if let Some(subscription) = fed {
+            self.add(&subscription, b"{}");
+        }
         let mut state = self.there()?;
         state.looks += 1;
         let now = SystemClock.now();
@@ -231,6 +261,7 @@ impl Outbox for Memory {
             }
             found.push(row.clone());
         }
+        state.seen.extend(found.iter().map(|row| row.id));
         Ok(found)
     }
 

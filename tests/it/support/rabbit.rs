@@ -51,13 +51,12 @@ impl Rabbit {
         }
     }
 
-    /// As [`Self::new`], for tests that need a vhost of their own (policies, users, closing connections); `None`, with
-    /// a word on stderr, where `rabbitmqctl` may not be used.
+    /// As [`Self::new`], for tests that need a vhost of their own (policies, users, closing connections); `None`,
+    /// said by `skip`, where `rabbitmqctl` may not be used.
     pub async fn with_vhost() -> Option<Self> {
         let rabbit = Self::new().await;
         if rabbit.vhost.is_none() {
-            use std::io::Write;
-            writeln!(std::io::stderr(), "skipped: rabbitmqctl may not be used here").expect("stderr takes a line");
+            super::skip("rabbitmqctl may not be used here");
             return None;
         }
         Some(rabbit)

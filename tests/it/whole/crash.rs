@@ -92,16 +92,22 @@ async fn send_until_it_dies(edge: SocketAddr, name: String, dice: Arc<SeededRand
             history.bodies.entry(id.clone()).or_insert_with(|| sign::body(&id, 200)).clone()
         };
         let headers = sign::headers(SECRET, &body);
-        if roll == 1 && resend.is_none() {
+        if (1..=2).contains(&roll) && resend.is_none() {
             let mut forged = body.clone();
             let at = forged.len() / 2;
             forged[at] ^= 1;
-            history.lock().expect("not poisoned").forged.insert(id);
             match client.send("POST", "/in/pay", &headers, &forged).await {
                 Ok(answer) => assert_eq!(answer.status, 401, "a forgery: {}", answer.text()),
                 Err(_) => return,
             }
-            continue;
+            // A refusal ends its connection.
+            let Ok(next) = Client::connect(edge).await else { return };
+            client = next;
+            if roll == 1 {
+                history.lock().expect("not poisoned").forged.insert(id);
+                continue;
+            }
+            // W-098: else the untouched body follows with the same id, and is kept like any other.
         }
         let answer = client.send("POST", "/in/pay", &headers, &body).await;
         let mut history = history.lock().expect("not poisoned");
