@@ -41,9 +41,7 @@ fn vectors_have_their_verdicts() {
 
 #[test]
 fn vectors_beside_the_repository_have_their_verdicts() {
-    let Some(folder) = larger_folder() else {
-        return crate::support::skip("no shared/vectors beside the repository, and MAKBUZ_VECTORS is not set");
-    };
+    let Some(folder) = larger_folder() else { return };
     let (_, misses) = run_folder(&folder);
     assert!(misses.is_empty(), "{}", misses.join("\n"));
 }
