@@ -8,7 +8,7 @@ use makbuz::provider::SignRequest;
 use makbuz::store::StoreError;
 
 use super::rig::{Mood, Rig, post};
-use super::sources::{shipped, source};
+use super::sources::{Parts, inlet, shipped, source};
 
 // W-107
 #[tokio::test]
@@ -77,6 +77,18 @@ async fn a_refusal_is_401_without_a_word_and_goes_to_the_quarantine() {
     assert_eq!(value("user-agent"), Some(Bytes::from_static(b"probe")));
     assert_eq!(value("authorization"), Some(Bytes::new()), "the name only");
     assert_eq!(rig.intake.kept(), 0);
+    rig.end().await;
+}
+
+// W-067: a proof in the query is kept nowhere, whatever its field is called.
+#[tokio::test]
+async fn a_proof_in_the_query_is_cut_from_what_is_kept() {
+    let inlet = inlet(&Parts { from: "query:code", ..Parts::default() });
+    let rig = Rig::serving(vec![Arc::new(source("shop", inlet))], |_| {}).await;
+    assert_eq!(rig.send(post("/in/shop?code=good&id=7", &[], b"{\"id\":\"e1\"}")).await.status, 200);
+    assert_eq!(rig.intake.last(|delivery| delivery.url.clone()), "/in/shop?code=cut&id=7");
+    assert_eq!(rig.send(post("/in/shop?id=7&%63ode=g00d", &[], b"{}")).await.status, 401);
+    assert_eq!(rig.intake.rejections(1).await[0].path, "/in/shop?id=7&%63ode=cut");
     rig.end().await;
 }
 
