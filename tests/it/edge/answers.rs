@@ -140,6 +140,19 @@ async fn a_handshake_needs_no_store() {
     rig.end().await;
 }
 
+// W-101: the shipped one that platforms ask while a source is set up.
+#[tokio::test]
+async fn slacks_challenge_is_answered_while_the_store_is_away() {
+    let rig = Rig::serving(vec![Arc::new(source("slack", shipped("slack", b"secret")))], |_| {}).await;
+    rig.intake.set(Mood::Refuses(StoreError::Unavailable("gone".to_owned())));
+    let asked = br#"{"token":"t","challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P","type":"url_verification"}"#;
+    let reply = rig.send(post("/in/slack", &["content-type: application/json"], asked)).await;
+    let expected = r#"{"challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}"#;
+    assert_eq!((reply.status, reply.text().as_str()), (200, expected));
+    assert_eq!(rig.intake.kept(), 0);
+    rig.end().await;
+}
+
 #[tokio::test]
 async fn two_hundred_copies_wait_for_the_first_commit() {
     let rig = Rig::start().await;
