@@ -135,7 +135,9 @@ impl Exchange {
     /// Path and query as received, for the archive.
     pub fn stored_url(&self) -> String {
         match &self.query {
-            Some(query) => format!("{}?{}", self.path, headers::cut_credentials(query)),
+            Some(query) => {
+                format!("{}?{}", self.path, headers::cut_credentials(query, self.inlet().credential_queries()))
+            }
             None => self.path.clone(),
         }
     }

@@ -66,15 +66,15 @@ pub(super) fn keep(headers: &HeaderMap, of_definition: &[HeaderName]) -> Kept {
     kept
 }
 
-/// A query without its credentials.
-pub(super) fn cut_credentials(query: &str) -> Cow<'_, str> {
-    if !query.split('&').any(is_secret) {
+/// A query without its credentials: fields named like one, and those that the definition (`proofs`) takes a proof from.
+pub(super) fn cut_credentials<'q>(query: &'q str, proofs: &[String]) -> Cow<'q, str> {
+    if !query.split('&').any(|pair| is_secret(pair, proofs)) {
         return Cow::Borrowed(query);
     }
     let pairs: Vec<Cow<'_, str>> = query
         .split('&')
         .map(|pair| match pair.split_once('=') {
-            Some((name, _)) if is_secret(pair) => Cow::Owned(format!("{name}={CUT}")),
+            Some((name, _)) if is_secret(pair, proofs) => Cow::Owned(format!("{name}={CUT}")),
             _ => Cow::Borrowed(pair),
         })
         .collect();
@@ -82,10 +82,14 @@ pub(super) fn cut_credentials(query: &str) -> Cow<'_, str> {
 }
 
 /// Whether a pair of a query carries a credential. Names are compared as they come and percent-decoded: `%74oken` is one.
-fn is_secret(pair: &str) -> bool {
+fn is_secret(pair: &str, proofs: &[String]) -> bool {
     let Some((name, _)) = pair.split_once('=') else { return false };
-    let name = percent_encoding::percent_decode_str(name).decode_utf8_lossy().to_ascii_lowercase();
-    let name: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+    let plain = name.replace('+', " ");
+    let name = percent_encoding::percent_decode_str(&plain).decode_utf8_lossy();
+    if proofs.iter().any(|proof| proof.eq_ignore_ascii_case(&name)) {
+        return true;
+    }
+    let name: String = name.to_ascii_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
     SECRET_FIELDS.iter().any(|secret| name.ends_with(secret))
 }
 
@@ -105,8 +109,16 @@ mod tests {
             ("bodySHA256=abc&id=1", "bodySHA256=abc&id=1"),
             ("", ""),
         ] {
-            assert_eq!(cut_credentials(query), kept);
+            assert_eq!(cut_credentials(query, &[]), kept);
         }
+    }
+
+    // W-067: by what the definition says, whatever the name.
+    #[test]
+    fn a_field_that_carries_the_proof_is_cut() {
+        let proofs = ["code".to_owned()];
+        assert_eq!(cut_credentials("a=1&%63ode=SECRET123", &proofs), "a=1&%63ode=cut");
+        assert_eq!(cut_credentials("a=1&postcode=SECRET123", &proofs), "a=1&postcode=SECRET123");
     }
 
     // W-158

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use http::HeaderName;
 
 use super::definition::{Definition, Guard, ParamRule, Rules, WINDOW, Window};
-use super::expr::{Condition, Expr, Scope, nearest};
+use super::expr::{Condition, Expr, Piece, Scope, Term, nearest};
 use super::json::Pointers;
 use super::spec::{GuardSpec, ParamSpec, Spec, SpecError, read, read_table};
+use crate::model::receipt::Coverage;
 
 mod events;
 mod requests;
@@ -292,6 +293,14 @@ impl<'p> Builder<'p> {
         if replay_guard && schemes.iter().all(|scheme| !scheme.mechanism.signs()) {
             self.error("window.replay_guard", "nothing is signed that could be recognised");
         }
+        for (at, scheme) in schemes.iter().enumerate() {
+            if !replay_guard && scheme.coverage == Coverage::Fields && scheme.signed.as_ref().is_some_and(borderless) {
+                let reason = format!(
+                    "must be on: scheme[{at}] signs two values with nothing between them, so digits may move from one to the other"
+                );
+                self.error("window.replay_guard", reason);
+            }
+        }
         Window { tolerance, reason, replay_guard }
     }
 }
@@ -311,6 +320,13 @@ pub(super) fn is_credential(name: &HeaderName) -> bool {
         "x-github-encoded-secret",
     ];
     NAMES.contains(&name.as_str())
+}
+
+/// Whether two values of the request stand side by side in what is signed. A param or the secret is a border: the sender
+/// of a request does not choose it.
+fn borderless(signed: &Expr) -> bool {
+    let open = |piece: &Piece| !matches!(piece.term, Term::Literal(_) | Term::Param(_) | Term::Secret);
+    signed.alternatives.iter().any(|pieces| pieces.windows(2).any(|pair| pair.iter().all(open)))
 }
 
 /// A value that is there and not empty.

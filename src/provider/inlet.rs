@@ -8,7 +8,7 @@ use secrecy::{ExposeSecret as _, SecretSlice};
 use zeroize::Zeroizing;
 
 use super::definition::{Definition, Guard, Rules, Scheme, WINDOW};
-use super::expr::nearest;
+use super::expr::{Condition, Expr, Term, nearest};
 use super::key::{Mechanism, Prepared};
 use super::spec::SpecError;
 use super::{ParamValues, Rejection, RejectionCode, Reply, SourceSecret, SourceSettings};
@@ -45,6 +45,7 @@ pub struct Inlet {
     pub(super) url: Option<String>,
     pub(super) hold_malformed: bool,
     kept: Vec<HeaderName>,
+    credential_queries: Vec<String>,
     methods: Vec<Method>,
 }
 
@@ -92,6 +93,7 @@ impl Definition {
         }
         Ok(Inlet {
             kept: kept_headers(rules),
+            credential_queries: credential_queries(rules),
             methods: methods(rules),
             enabled,
             secrets,
@@ -122,6 +124,11 @@ impl Inlet {
     /// Headers whose values are stored; of all others only the name.
     pub fn kept_headers(&self) -> &[HeaderName] {
         &self.kept
+    }
+
+    /// Query fields that carry a proof: their values are never stored.
+    pub fn credential_queries(&self) -> &[String] {
+        &self.credential_queries
     }
 
     /// The provider's own time limit for an answer.
@@ -370,6 +377,33 @@ fn overlapping(secret: &BoundSecret, all: &[BoundSecret]) -> usize {
             other.not_before.unwrap_or(i64::MIN) <= start && other.not_after.is_none_or(|until| start < until)
         })
         .count()
+}
+
+/// Query fields that a scheme or a guard takes its proof from, and those that anything compares with a secret or a param.
+fn credential_queries(rules: &Rules) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut add = |expr: &Expr| {
+        expr.visit(&mut |term| {
+            if let Term::Query(name) = term {
+                names.push(name.clone());
+            }
+        });
+    };
+    let carriers = rules.schemes.iter().filter_map(|scheme| scheme.carrier.as_ref());
+    carriers.chain(rules.guards.iter().map(|guard| &guard.carrier)).for_each(|carrier| add(&carrier.from));
+    let own = |expr: &Expr| expr.any(|term| matches!(term, Term::Secret | Term::Param(_)));
+    let conditions = rules.schemes.iter().flat_map(|scheme| &scheme.when);
+    let conditions = conditions.chain(rules.handshakes.iter().flat_map(|handshake| &handshake.when));
+    let compared = conditions.filter_map(|condition| match condition {
+        Condition::Same(left, right) | Condition::Differ(left, right) => Some((left, right)),
+        Condition::Present(_) | Condition::Absent(_) => None,
+    });
+    let checks = rules.schemes.iter().flat_map(|scheme| &scheme.checks).map(|(left, right)| (left, right));
+    for (left, right) in compared.chain(checks).filter(|(left, right)| own(left) || own(right)) {
+        add(left);
+        add(right);
+    }
+    names
 }
 
 fn kept_headers(rules: &Rules) -> Vec<HeaderName> {

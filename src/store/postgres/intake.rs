@@ -39,6 +39,6 @@ impl Intake for PostgresStore {
         if self.shared.queue.is_closed() {
             return Err(StoreError::Unavailable("stopping".to_owned()));
         }
-        self.shared.gate.check()
+        self.shared.gate.ready()
     }
 }

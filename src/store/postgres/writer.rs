@@ -12,6 +12,7 @@ use super::connect::{self, Purpose};
 use super::days::Day;
 use super::error::Failure;
 use super::tx::PgTx;
+use super::writers::try_commit;
 use super::{Shared, partitions, unavailable};
 use crate::metrics;
 use crate::store::committer::Waiting;
@@ -48,7 +49,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut connection: PgConnection, slot:
             () = shared.gate.suspicion() => None,
         };
         let Some(taken) = taken else {
-            match still_there(&shared, connection).await {
+            match still_there(&shared, connection, slot).await {
                 Ok(same) => connection = same,
                 Err(end) => return end,
             }
@@ -66,8 +67,23 @@ pub(super) async fn run(shared: Arc<Shared>, mut connection: PgConnection, slot:
     }
 }
 
-async fn still_there(shared: &Shared, mut connection: PgConnection) -> Result<PgConnection, End> {
+/// While commits are refused, the look is a trial commit: no delivery needs to come for health to be told.
+async fn still_there(shared: &Shared, mut connection: PgConnection, slot: i16) -> Result<PgConnection, End> {
     let look = async {
+        if shared.gate.ready().is_err() {
+            drop(connection);
+            let opened = shared.connector.open(Purpose::Write).await?;
+            return match try_commit(opened, slot).await {
+                Ok(connection) => {
+                    shared.gate.relieved();
+                    Ok(connection)
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the database still refuses commits");
+                    shared.connector.open(Purpose::Write).await
+                }
+            };
+        }
         match connect::examine(&mut connection).await {
             Ok(()) => Ok(connection),
             Err(error) => {
@@ -184,7 +200,12 @@ impl Writer<'_> {
                         Err(error) => return Tried { connection: None, result: Err(error) },
                     }
                 }
-                (_, Err(error)) => return Tried { connection: reusable.then_some(connection), result: Err(error) },
+                (failure, Err(error)) => {
+                    if failure == Some(Failure::Refused) {
+                        self.shared.gate.refused(error.clone());
+                    }
+                    return Tried { connection: reusable.then_some(connection), result: Err(error) };
+                }
             }
         }
     }

@@ -22,6 +22,8 @@ const MIGRATION_LIMIT: Duration = Duration::from_secs(900);
 /// Whether intake may hope for a commit, and why not.
 pub(super) struct Gate {
     closed: Mutex<Option<StoreError>>,
+    /// Why the last commit was refused though the connection is sound: a table that is missing, a right, no space.
+    trouble: Mutex<Option<StoreError>>,
     opened: Notify,
     /// Another writer has lost its connection: those that are idle look after theirs.
     suspected: Notify,
@@ -42,6 +44,7 @@ impl Gate {
     pub(super) fn new() -> Self {
         Self {
             closed: Mutex::new(Some(unavailable("no connection to the database yet"))),
+            trouble: Mutex::default(),
             opened: Notify::new(),
             suspected: Notify::new(),
             connected: AtomicU32::new(0),
@@ -64,8 +67,30 @@ impl Gate {
         self.lock().clone().map_or(Ok(()), Err)
     }
 
+    /// An error while the gate is closed, or while the last commit was refused: the next one may end otherwise, so
+    /// intake stays open for it.
+    pub(super) fn ready(&self) -> Result<(), StoreError> {
+        self.check()?;
+        self.lock_trouble().clone().map_or(Ok(()), Err)
+    }
+
+    /// The server has refused a commit for a reason of its own.
+    pub(super) fn refused(&self, why: StoreError) {
+        if self.lock_trouble().replace(why.clone()).is_none() {
+            tracing::error!(error = %why, "the database refuses commits");
+        }
+    }
+
+    /// Nothing stands against a commit any more.
+    pub(super) fn relieved(&self) {
+        if self.lock_trouble().take().is_some() {
+            tracing::info!("the database no longer refuses commits");
+        }
+    }
+
     /// A commit has just succeeded: more will.
     pub(super) fn committed(&self) {
+        self.relieved();
         if self.lock().take().is_some() {
             tracing::info!("the database commits: intake is open");
             self.opened.notify_waiters();
@@ -78,6 +103,11 @@ impl Gate {
             tracing::error!(error = %why, "intake is closed until the database commits again");
         }
         *closed = Some(why);
+    }
+
+    fn lock_trouble(&self) -> std::sync::MutexGuard<'_, Option<StoreError>> {
+        // Unwrap safety: nothing panics while it holds this lock.
+        self.trouble.lock().expect("not poisoned")
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<StoreError>> {
@@ -234,10 +264,21 @@ async fn abandoned(shared: &Shared, connection: &mut PgConnection) -> Result<(),
     Err(unavailable(format!("{sessions} sessions of this process still wait in the database for their COMMIT")))
 }
 
-/// Writes, and commits, a row of its own.
-async fn try_commit(mut connection: PgConnection, slot: i16) -> Result<PgConnection, StoreError> {
+/// Writes, and commits, a row of its own, after a look whether the tables of a receipt take rows.
+pub(super) async fn try_commit(mut connection: PgConnection, slot: i16) -> Result<PgConnection, StoreError> {
     let read = |error| store_error(&error);
     sqlx::raw_sql("BEGIN").execute(&mut connection).await.map_err(read)?;
+    // No row, yet the tables must be there and the rights too.
+    sqlx::raw_sql(
+        "-- try_tables
+         INSERT INTO receipts (id) SELECT NULL::uuid WHERE false;
+         INSERT INTO payloads (id) SELECT NULL::uuid WHERE false;
+         INSERT INTO jobs (receipt_id) SELECT NULL::uuid WHERE false;
+         INSERT INTO outbox (id) SELECT NULL::uuid WHERE false",
+    )
+    .execute(&mut connection)
+    .await
+    .map_err(read)?;
     sqlx::query(
         "-- try_commit
          INSERT INTO settings (name, value) VALUES ('trial-' || $1::text, convert_to(clock_timestamp()::text, 'UTF8'))

@@ -8,7 +8,7 @@ use makbuz::provider::SignRequest;
 use makbuz::store::StoreError;
 
 use super::rig::{Mood, Rig, post};
-use super::sources::{shipped, source};
+use super::sources::{Parts, inlet, shipped, source};
 
 // W-107
 #[tokio::test]
@@ -90,6 +90,15 @@ async fn a_forgery_does_not_use_up_the_id_of_the_authentic_event() {
     let authentic = rig.send(post("/in/shop", &["x-token: good"], b"{\"id\":\"e9\"}")).await;
     assert_eq!((authentic.status, rig.intake.kept(), rig.intake.receipts()), (200, 1, 1));
     assert_eq!(rig.intake.last(|delivery| delivery.body.clone()), Bytes::from_static(b"{\"id\":\"e9\"}"));
+// W-067: a proof in the query is kept nowhere, whatever its field is called.
+#[tokio::test]
+async fn a_proof_in_the_query_is_cut_from_what_is_kept() {
+    let inlet = inlet(&Parts { from: "query:code", ..Parts::default() });
+    let rig = Rig::serving(vec![Arc::new(source("shop", inlet))], |_| {}).await;
+    assert_eq!(rig.send(post("/in/shop?code=good&id=7", &[], b"{\"id\":\"e1\"}")).await.status, 200);
+    assert_eq!(rig.intake.last(|delivery| delivery.url.clone()), "/in/shop?code=cut&id=7");
+    assert_eq!(rig.send(post("/in/shop?id=7&%63ode=g00d", &[], b"{}")).await.status, 401);
+    assert_eq!(rig.intake.rejections(1).await[0].path, "/in/shop?id=7&%63ode=cut");
     rig.end().await;
 }
 
@@ -138,6 +147,19 @@ async fn a_handshake_needs_no_store() {
     rig.intake.set(Mood::Refuses(StoreError::Unavailable("gone".to_owned())));
     let reply = rig.send("HEAD /in/probe HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert_eq!(reply.status, 200);
+    rig.end().await;
+}
+
+// W-101: the shipped one that platforms ask while a source is set up.
+#[tokio::test]
+async fn slacks_challenge_is_answered_while_the_store_is_away() {
+    let rig = Rig::serving(vec![Arc::new(source("slack", shipped("slack", b"secret")))], |_| {}).await;
+    rig.intake.set(Mood::Refuses(StoreError::Unavailable("gone".to_owned())));
+    let asked = br#"{"token":"t","challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P","type":"url_verification"}"#;
+    let reply = rig.send(post("/in/slack", &["content-type: application/json"], asked)).await;
+    let expected = r#"{"challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}"#;
+    assert_eq!((reply.status, reply.text().as_str()), (200, expected));
+    assert_eq!(rig.intake.kept(), 0);
     rig.end().await;
 }
 

@@ -13,12 +13,15 @@ pub struct Parts {
     pub delivery: &'static str,
     pub event: &'static str,
     pub handshake: &'static str,
+    /// Where the token stands; `header:x-token` if empty.
+    pub from: &'static str,
 }
 
 const JSON: &str = "content = \"json\"";
 
 fn definition(parts: &Parts) -> String {
-    let Parts { request, delivery, event, handshake } = parts;
+    let Parts { request, delivery, event, handshake, from } = parts;
+    let from = if from.is_empty() { "header:x-token" } else { from };
     let request = if request.is_empty() { JSON } else { request };
     format!(
         r#"name = "shop"
@@ -36,7 +39,7 @@ evidence = "general"
 name = "token"
 mechanism = "token"
 coverage = "none"
-signature = {{ from = "header:x-token" }}
+signature = {{ from = "{from}" }}
 
 [window]
 check = "none"

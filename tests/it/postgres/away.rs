@@ -118,6 +118,26 @@ async fn a_database_set_read_only_is_refused_and_used_again_once_it_is_writable(
     store.close().await;
 }
 
+// W-068: a refusal that leaves the connection sound (a missing table, a right, no space) is told by health all the same.
+#[tokio::test]
+async fn a_database_that_refuses_commits_is_not_ready_until_it_takes_them_again() {
+    let database = TestDatabase::create().await;
+    let store = store(database.config()).await;
+    let mut other = database.connect().await;
+    run(&mut other, "ALTER TABLE receipts RENAME TO receipts_away").await;
+    let refused = answer(store.submit(delivery("evt_1"))).await.expect_err("no commit is possible");
+    assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
+    let told = store.ready().await.expect_err("health tells it");
+    assert!(told.to_string().contains("receipts"), "{told}");
+
+    run(&mut other, "ALTER TABLE receipts_away RENAME TO receipts").await;
+    // No delivery comes: it is found out all the same.
+    until_ready(&store).await;
+    answer(store.submit(delivery("evt_1"))).await.expect("a commit");
+    assert!(store.ready().await.is_ok());
+    store.close().await;
+}
+
 #[tokio::test]
 async fn closing_commits_what_is_queued_and_takes_nothing_more() {
     let database = TestDatabase::create().await;

@@ -187,8 +187,12 @@ signed = "no""#,
 fn catalog() -> Catalog {
     let mut catalog = Catalog::default();
     for (name, sections, identity) in FILES {
-        let window =
-            if sections.contains("timestamp = ") { "" } else { "[window]\ncheck = \"none\"\nreplay_guard = false\n" };
+        let window = if sections.contains("timestamp = ") {
+            String::new()
+        } else {
+            let guard = sections.contains("coverage = \"fields\"");
+            format!("[window]\ncheck = \"none\"\nreplay_guard = {guard}\n")
+        };
         let text = format!(
             "name = \"{name}\"\ntitle = \"T\"\ndocs = [\"d\"]\nevidence = \"docs\"\n[[scheme]]\n{sections}\n{window}[identity]\n{identity}\n\
              [[template]]\ntype = \"t\"\nbody = \"{{}}\"\n"

@@ -1,6 +1,7 @@
 //! What must never be accepted, provider by provider and field report by field report.
 
 use super::rig::*;
+use makbuz::model::receipt::Coverage;
 use makbuz::provider::{Catalog, RejectionCode, SignRequest, SignedRequest};
 
 /// Provider, and the headers that carry its proof.
@@ -111,6 +112,44 @@ fn a_changed_signed_field_is_refused() {
         assert!(body.contains(from), "{name}: {body}");
         let changed = SignedRequest { body: body.replace(from, to).into(), ..request };
         assert_eq!(rig.code(&changed), RejectionCode::BadSignature, "{name}");
+    }
+}
+
+/// PayTR signs `… + salt + status + total`: a digit that moves over the border verifies, so it must be recognised.
+#[test]
+fn a_digit_that_moves_between_signed_fields_is_refused_or_recognised() {
+    let rig = Rig::new("paytr");
+    let request = rig.sign("success");
+    let body = String::from_utf8(request.body.to_vec()).expect("text");
+    let moved = body.replace("status=success&total_amount=3456", "status=success3&total_amount=456");
+    assert_ne!(moved, body);
+    let changed = SignedRequest { body: moved.into(), ..request.clone() };
+    match rig.receive_at(&changed, NOW) {
+        Err(rejection) => assert_eq!(rejection.code, RejectionCode::BadSignature),
+        Ok(_) => {
+            let (first, second) = (rig.verified(&request), rig.verified(&changed));
+            assert!(first.replay_guard && second.replay_guard);
+            assert_eq!(first.signed_sha256, second.signed_sha256);
+        }
+    }
+}
+
+/// Where a part of the content is signed, the rest may be changed: the same part again is doubtful.
+#[test]
+fn each_shipped_provider_that_signs_fields_guards_against_replays() {
+    let mut seen = Vec::new();
+    for name in Catalog::embedded().names() {
+        let rig = Rig::new(name);
+        for request in templates(&rig) {
+            let verified = rig.verified(&request);
+            if verified.verified_by.coverage == Coverage::Fields {
+                assert!(verified.replay_guard, "{name}");
+                seen.push(name);
+            }
+        }
+    }
+    for name in ["paytr", "iyzico", "adyen", "twilio"] {
+        assert!(seen.contains(&name), "{name} signs fields");
     }
 }
 

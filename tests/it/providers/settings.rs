@@ -54,6 +54,40 @@ fn w038_v17_empty_blank_and_undecodable_secrets_refuse_to_bind() {
     assert!(errors[0].reason.contains("signs nothing"));
 }
 
+/// W-037, V17: the secret is what its Base64 says; a MAC keyed with the text itself is a forgery.
+#[test]
+fn w037_v17_a_mac_keyed_with_the_text_of_the_secret_is_refused() {
+    let text = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3";
+    let rig = Rig::with("standard-webhooks", &[text]);
+    let body = bytes(UGLY);
+    let signed = [b"msg_1.1700000000.", &*body].concat();
+    let send = |key: &[u8]| {
+        let tag = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key), &signed);
+        let signature = format!("v1,{}", base64::Engine::encode(&base64::engine::general_purpose::STANDARD, tag));
+        let headers =
+            [("webhook-id", "msg_1"), ("webhook-timestamp", "1700000000"), ("webhook-signature", &*signature)];
+        raw("POST", &headers, body.clone())
+    };
+    rig.verified(&send(b"0123456789abcdef01234567"));
+    for key in [text, &text["whsec_".len()..]] {
+        assert_eq!(rig.code(&send(key.as_bytes())), RejectionCode::BadSignature, "{key}");
+    }
+}
+
+/// W-055: an answer echoes nothing that could be a message or a page.
+#[test]
+fn w055_a_challenge_that_is_no_short_plain_token_is_not_echoed() {
+    let rig = Rig::new("slack");
+    let ask = |challenge: &str| {
+        let body = serde_json::json!({ "type": "url_verification", "challenge": challenge });
+        raw("POST", &[("content-type", "application/json")], body.to_string())
+    };
+    assert!(rig.handshake(&ask(&"a".repeat(256))).is_some());
+    for odd in [&*"a".repeat(257), "", "a b", "<b>", "a:b", "a\n", "ü", "{}"] {
+        assert_eq!(rig.code(&ask(odd)), RejectionCode::MissingSignature, "{odd}");
+    }
+}
+
 /// W-040, W-041: the secret's bytes count as they are.
 #[test]
 fn w040_w041_secrets_are_byte_exact() {
