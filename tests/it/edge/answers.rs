@@ -90,6 +90,8 @@ async fn a_forgery_does_not_use_up_the_id_of_the_authentic_event() {
     let authentic = rig.send(post("/in/shop", &["x-token: good"], b"{\"id\":\"e9\"}")).await;
     assert_eq!((authentic.status, rig.intake.kept(), rig.intake.receipts()), (200, 1, 1));
     assert_eq!(rig.intake.last(|delivery| delivery.body.clone()), Bytes::from_static(b"{\"id\":\"e9\"}"));
+}
+
 // W-067: a proof in the query is kept nowhere, whatever its field is called.
 #[tokio::test]
 async fn a_proof_in_the_query_is_cut_from_what_is_kept() {
