@@ -76,7 +76,10 @@ impl Lanes {
             tracing::warn!(subscription, ?trouble, "the subscription's queue takes no messages; its jobs wait");
             Lane { trouble, since: now, rows: 1, next_at: now, let_out_at: now, idle: false }
         });
-        lane.trouble = trouble;
+        if lane.trouble != trouble {
+            // How long no queue took anything is not how long one was full.
+            (lane.trouble, lane.since) = (trouble, now);
+        }
         lane.rows = 1;
         // Counted from what was let out, or a burst that was on its way would put the probe off for ever.
         let next_at = lane.let_out_at + probe_every;

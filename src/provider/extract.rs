@@ -133,8 +133,9 @@ impl Inlet {
         facts.pointer = place.map(|place| place.pointer.clone());
         facts.part = place.and_then(|place| place.part.clone());
         facts.item_sha256 = self.content_digest(context);
+        // What cannot be read may be asked for all the same; whose event it is stays a person's question.
         if !self.hold_malformed {
-            facts.hold = None;
+            facts.hold = facts.hold.filter(|hold| *hold == HoldReason::AccountMismatch);
         }
         Ok(facts)
     }

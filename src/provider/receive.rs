@@ -138,17 +138,17 @@ impl Inlet {
                 Err(rejection) => bad.push(rejection),
             }
         }
-        let too_many = items.len() > batch.max;
-        if good.is_empty() || (too_many && !bad.is_empty()) {
+        if items.len() > batch.max {
+            // Each item has its own proof, and those past the limit were not looked at: nothing vouches for the whole.
+            return Err(Rejection::new(RejectionCode::BadSignature, "there are more items than are verified"));
+        }
+        if good.is_empty() {
             let none = || Rejection::new(RejectionCode::BadSignature, "no item verifies");
             return Err(bad.into_iter().next().unwrap_or_else(none));
         }
         let joined: Vec<u8> = good.iter().flat_map(|(proof, _)| proof.signed_sha256).collect();
-        let (mut proofs, mut events): (Vec<_>, Vec<_>) = good.into_iter().unzip();
+        let (mut proofs, events): (Vec<_>, Vec<_>) = good.into_iter().unzip();
         let proof = proofs.swap_remove(0);
-        if too_many {
-            events = vec![self.held(context, &proof, None, crate::model::receipt::HoldReason::BatchTooLarge)];
-        }
         let mut verified = self.verified(context, &proof, events);
         if !proofs.is_empty() {
             verified.signed_sha256 = sha256(&joined);

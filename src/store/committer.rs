@@ -11,7 +11,7 @@ use super::{DeliveryVerdict, NewDelivery, StoreError};
 /// Bounds of the intake queue and of one batch.
 #[derive(Debug, Clone, Copy)]
 pub struct CommitterConfig {
-    /// Events that may wait; past it 503. Default 4,096.
+    /// Events that may wait; past it 503. Default 4,096. A delivery that finds room is queued whole.
     pub queue_events_max: usize,
     /// Bytes of bodies that may wait; past it 503. Default 64 MiB.
     pub queue_bytes_max: usize,
@@ -81,7 +81,8 @@ impl IntakeQueue {
             }
             let events = state.events + waiting.delivery.events.len();
             let bytes = state.bytes + waiting.bytes();
-            let full = events > self.config.queue_events_max || bytes > self.config.queue_bytes_max;
+            // Without its own events: a large batch must not need an empty queue.
+            let full = state.events >= self.config.queue_events_max || bytes > self.config.queue_bytes_max;
             if full && !state.waiting.is_empty() {
                 return Err(StoreError::Busy);
             }

@@ -1,6 +1,6 @@
 //! What the relay says of hand-overs: confirmed, returned, given up.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::super::tx::{Counts, Tx};
@@ -24,8 +24,13 @@ pub(crate) async fn complete_confirmed(tx: &mut dyn Tx, confirmed: &[ConfirmedRo
     let keys: Vec<JobKey> = completes.iter().map(|hand_over| hand_over.key.clone()).collect();
     let now = tx.now().await?;
     let mut desk = Desk::lock(tx, &keys).await?;
+    // Read under the jobs' locks: a row that is gone was taken back, because no queue took the message after all, and
+    // another waits in its place. The confirm was the alternate exchange's.
+    let rows: Vec<OutboxId> = confirmed.iter().filter(|row| row.completes).map(|row| row.id).collect();
+    let there: HashSet<JobKey> =
+        tx.outbox_by_id(&rows).await?.into_iter().map(|(_, hand_over)| hand_over.key).collect();
     let mut done = Vec::new();
-    for hand_over in completes {
+    for hand_over in completes.into_iter().filter(|hand_over| there.contains(&hand_over.key)) {
         let Some(folder) = desk.folder(&hand_over.key).filter(|folder| is_under_way(folder, hand_over.attempt)) else {
             continue;
         };

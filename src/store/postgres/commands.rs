@@ -87,6 +87,8 @@ impl Commands {
                     tracing::info!(%error, "a day of bodies has no partition: making what is missing");
                     super::partitions::make_ahead(&self.shared).await?;
                 }
+                // Nobody's row is at fault: a report that meets a lock must be told again, not thrown away.
+                (Some(Failure::Locked), Err(error)) => return Err(unavailable(error.to_string())),
                 (_, result) => return result,
             }
         }

@@ -7,8 +7,11 @@ use crate::store::StoreError;
 pub(super) enum Failure {
     /// Serialization failure or deadlock: run the transaction again.
     Again,
-    /// One of the rows is at fault, or its key is locked elsewhere: split the batch.
+    /// One of the rows is at fault: split the batch.
     Row,
+    /// A row or a table is locked elsewhere for too long: intake splits the batch, so that one key alone waits; for all
+    /// others the store is away for now.
+    Locked,
     /// A body's day has no partition yet: make it, run the transaction again.
     MissingDay,
     /// The server is a standby or set read-only: throw the connection away.
@@ -36,7 +39,8 @@ impl Failure {
         }
         match &*code {
             "40001" | "40P01" => Self::Again,
-            "55P03" | "54000" => Self::Row,
+            "55P03" => Self::Locked,
+            "54000" => Self::Row,
             "25006" => Self::ReadOnly,
             "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" => Self::Lost,
             _ if code.starts_with("22") || code.starts_with("23") => Self::Row,
@@ -54,7 +58,7 @@ impl Failure {
 /// What the caller hears.
 pub(super) fn store_error(error: &sqlx::Error) -> StoreError {
     match Failure::of(error) {
-        Failure::Row => StoreError::Row(error.to_string()),
+        Failure::Row | Failure::Locked => StoreError::Row(error.to_string()),
         Failure::ReadOnly => StoreError::Unavailable(format!("the database is read-only: {error}")),
         _ => StoreError::Unavailable(error.to_string()),
     }

@@ -238,6 +238,22 @@ async fn completing_on_the_confirm_is_taken_back_when_no_queue_took_the_message(
     assert_eq!(world.memory.attempts(&job).len(), 1);
 }
 
+// The confirm is the alternate exchange's, and the relay hears of it last: what came back is in the outbox already.
+#[tokio::test]
+async fn a_confirm_that_comes_after_the_return_completes_nothing() {
+    let confirm = Subscription { completes_on: CompletesOn::Confirm, ..subscription("billing", Target::Amqp) };
+    let mut world = World::new(vec![confirm]);
+    let job = world.delivered("billing").await;
+    let row = world.memory.waiting(&job)[0].clone();
+    return_to_outbox(&mut world.memory, &[hand_over(&row)], HOUR, &world.random).await.expect("returned");
+    world.confirm(&row).await;
+    assert_eq!(world.memory.job(&job).state, JobState::Queued);
+    let waiting = world.memory.waiting(&job)[0].clone();
+    give_up_outbox(&mut world.memory, &[waiting.id], JobReason::Unroutable, "no queue").await.expect("given up");
+    let stored = world.memory.job(&job);
+    assert_eq!((stored.state, stored.reason), (JobState::Review, Some(JobReason::Unroutable)));
+}
+
 #[tokio::test]
 async fn a_hand_over_that_is_given_up_waits_in_review_and_runs_when_routing_is_back() {
     let mut world = amqp();
