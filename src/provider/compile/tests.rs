@@ -126,7 +126,7 @@ fn the_readme_s_examples_compile() {
         };
         let defaults = [
             ("mechanism", "\"hmac-sha256\""),
-            ("signed", "\"timestamp + body + form:x|empty\""),
+            ("signed", "\"timestamp + '.' + body + '.' + form:x|empty\""),
             ("signature", "{ from = \"header:s\", encoding = \"hex\" }"),
         ];
         let stated = |name: &str| {

@@ -158,15 +158,15 @@ impl World {
 
     /// What the relay does with a due row whose confirm comes: publishes it and deletes it by its own id.
     async fn confirm(&mut self, row: &OutboxRow) {
-        let gone = self.memory.delete_outbox(&[row.id]).await.expect("deleted");
-        let mut counts = Counts::default();
-        gone.iter().for_each(|(name, n)| counts.add(name, OUTBOX_COUNT, -i64::try_from(*n).expect("fits")));
         let completes = self
             .subscriptions
             .find(&row.key.subscription)
             .is_some_and(|found| found.completes_on == CompletesOn::Confirm);
         let confirmed = ConfirmedRow { id: row.id, hand_over: hand_over(row), completes };
         complete_confirmed(&mut self.memory, &[confirmed]).await.expect("confirmed");
+        let gone = self.memory.delete_outbox(&[row.id]).await.expect("deleted");
+        let mut counts = Counts::default();
+        gone.iter().for_each(|(name, n)| counts.add(name, OUTBOX_COUNT, -i64::try_from(*n).expect("fits")));
         self.memory.add_counts(&counts.into_rows()).await.expect("counted");
     }
 

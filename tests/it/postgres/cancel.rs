@@ -90,7 +90,7 @@ async fn commands_wait_for_a_connection_no_longer_than_they_may() {
     // Intake has connections of its own.
     answer(store.submit(delivery("evt_1"))).await.expect("a commit");
     let refused = blocked.await.expect("a task").expect_err("the lock is held for longer than 2 s");
-    assert_eq!(refused.code(), "row_refused");
+    assert_eq!(refused.code(), "store_unavailable");
     crate::support::postgres::run(&mut other, "ROLLBACK").await;
     store.token_key().await.expect("the connection is free again");
     store.close().await;

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use makbuz::store::{Intake, StoreError, Upkeep, Verdict};
+use makbuz::model::attempt::Trigger;
+use makbuz::model::id::{OutboxId, ReceiptId};
+use makbuz::model::job::{JobKey, Lane};
+use makbuz::random::SeededRandom;
+use makbuz::store::{ConfirmedRow, HandOver, Intake, Outbox, StoreError, Upkeep, Verdict};
 use sqlx::Connection as _;
 
 use super::deliveries::{answer, delivery, store};
@@ -33,6 +37,58 @@ async fn in_one_batch(database: &TestDatabase, ids: &[String], held: &str) -> Ve
     store.close().await;
     watcher.close().await.expect("closed");
     verdicts
+}
+
+/// A lock is no fault of a row: who reports would throw the report away, and an operator would be told 4xx.
+#[tokio::test]
+async fn a_command_that_meets_a_lock_is_told_that_the_store_is_away() {
+    let database = TestDatabase::create().await;
+    let mut config = database.config();
+    config.lock_timeout = Duration::from_millis(100);
+    let store = store(config).await;
+    let mut other = database.connect().await;
+    run(&mut other, "BEGIN; LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE").await;
+    let refused = store.delete_outbox(&[confirmed()]).await;
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    run(&mut other, "COMMIT").await;
+    store.delete_outbox(&[confirmed()]).await.expect("nothing is in the way any more");
+    store.close().await;
+}
+
+/// What waits is bounded, and a large batch needs no empty queue: a provider with few resends would lose it under load.
+#[tokio::test]
+async fn a_full_queue_refuses_and_a_large_delivery_needs_room_for_one() {
+    let database = TestDatabase::create().await;
+    let mut config = database.config();
+    config.writers = 1;
+    config.committer.queue_events_max = 2;
+    let store = store(config).await;
+    let mut other = database.connect().await;
+    run(&mut other, "BEGIN; LOCK TABLE payloads IN ACCESS EXCLUSIVE MODE").await;
+    let first = store.submit(delivery("evt_first"));
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'makbuz write%'
+                 AND wait_event_type = 'Lock' AND datname = current_database()";
+    let mut watcher = database.connect().await;
+    super::deliveries::until("the writer waits", async || number(&mut watcher, waits).await == 1).await;
+    let mut large = delivery("evt_0");
+    large.events.extend((1..5).flat_map(|n| delivery(&format!("evt_{n}")).events));
+    let waiting = [store.submit(delivery("evt_waits")), store.submit(large)];
+    assert!(matches!(store.submit(delivery("evt_late")), Err(StoreError::Busy)));
+    run(&mut other, "COMMIT").await;
+    answer(first).await.expect("the first one");
+    let mut stored = Vec::new();
+    for one in waiting {
+        stored.push(answer(one).await.expect("there was room").events.len());
+    }
+    assert_eq!(stored, [1, 5]);
+    store.close().await;
+}
+
+fn confirmed() -> ConfirmedRow {
+    let random = SeededRandom::new(1);
+    let key = JobKey { receipt: ReceiptId::new(7, &random), subscription: "all".to_owned() };
+    let hand_over = HandOver { key, attempt: 1, lane: Lane::Fresh, trigger: Trigger::First };
+    ConfirmedRow { id: OutboxId::new(7, &random), hand_over, completes: false }
 }
 
 fn ids(n: usize) -> Vec<String> {

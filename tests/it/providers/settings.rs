@@ -169,6 +169,10 @@ fn w161_an_account_is_bound_to_its_secret() {
     assert_eq!(at_path("C").err().map(|rejection| rejection.code), Some(RejectionCode::UnknownAccount));
     let unbound = rig.event(&request);
     assert_eq!((&*unbound.account, unbound.hold), ("A", Some(HoldReason::AccountMismatch)));
+    // Malformed events may be asked for; a foreign account is no malformed event.
+    let settings = SourceSettings { hold_malformed: false, ..settings(vec![of("A", "whsec_a")]) };
+    let delivered = Rig::bound("stripe", settings).event(&request);
+    assert_eq!((&*delivered.account, delivered.hold), ("A", Some(HoldReason::AccountMismatch)));
 }
 
 #[test]
