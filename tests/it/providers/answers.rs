@@ -59,7 +59,7 @@ fn w131_adyen_items_stand_alone() {
     let mixed = rig.verified(&post(&[item("a"), forged.clone()]));
     assert_eq!((mixed.events.len(), mixed.refused_items), (1, 1));
     assert_eq!(mixed.events[0].provider_ref, "a");
-    assert_eq!(rig.code(&post(&[forged.clone()])), RejectionCode::BadSignature);
+    assert_eq!(rig.code(&post(std::slice::from_ref(&forged))), RejectionCode::BadSignature);
     // Past the limit nobody has looked at the rest: no receipt may hold it.
     let mut many = vec![item("a"); 5001];
     many.push(forged);
