@@ -47,6 +47,20 @@ impl Waiting {
     }
 }
 
+/// The word that something arrived. A writer that has it and is called away while it gathers passes it on: the others sleep.
+struct Word<'a> {
+    arrived: &'a Notify,
+    is_kept: bool,
+}
+
+impl Drop for Word<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.arrived.notify_one();
+        }
+    }
+}
+
 /// Deliveries that wait for a writer.
 pub(crate) struct IntakeQueue {
     config: CommitterConfig,
@@ -134,6 +148,7 @@ impl IntakeQueue {
     /// Lets requests that are ready to run at this moment come before a small batch is taken: a few turns of the scheduler,
     /// no time. Each batch costs the database as much as some rows do.
     async fn gather(&self) {
+        let mut word = Word { arrived: &self.arrived, is_kept: false };
         let mut seen = self.lock().waiting.len();
         while seen > 0 && seen < GATHER_MAX {
             tokio::task::yield_now().await;
@@ -143,6 +158,7 @@ impl IntakeQueue {
             }
             seen = waiting;
         }
+        word.is_kept = true;
     }
 
     /// Everything that waits, for a store that cannot commit it: the caller answers.
