@@ -118,15 +118,9 @@ pub trait Jobs: Send + Sync + 'static {
     /// Ends attempts whose lease ran out as failed (`no_outcome`) and schedules what follows; returns how many.
     async fn rescue_expired(&self, limit: u32, subscriptions: Arc<SubscriptionSet>) -> Result<u32, StoreError>;
 
-    /// Publishes again, with the same attempt number, queued jobs of `subscription` that have no outbox row and were
-    /// handed out before `older_than` ago; after `times` such attempts the job goes to review `no_outcome`.
-    async fn republish_lost(
-        &self,
-        subscription: &str,
-        older_than: Duration,
-        times: u32,
-        limit: u32,
-    ) -> Result<u32, StoreError>;
+    /// Publishes again, with the same attempt number, jobs of `subscription` that are with a queue or begun without a lease,
+    /// have no outbox row and are old enough to be lost by `rule`; after `rule.times` the job goes to review `no_outcome`.
+    async fn republish_lost(&self, subscription: &str, rule: LostRule) -> Result<u32, StoreError>;
 
     /// Arms jobs again that a person, or routing that came back, wants run; each gets its verdict.
     async fn replay(

@@ -113,7 +113,7 @@ CREATE INDEX jobs_live ON jobs (subscription, receipt_id) WHERE state IN ('pendi
 CREATE INDEX jobs_pending ON jobs (subscription, receipt_id) WHERE state = 'pending';
 CREATE INDEX jobs_retrying ON jobs (subscription, next_attempt_at) WHERE state = 'retrying';
 CREATE INDEX jobs_leased ON jobs (leased_until) WHERE leased_until IS NOT NULL;
-CREATE INDEX jobs_queued ON jobs (subscription, handed_at) WHERE state = 'queued';
+CREATE INDEX jobs_queued ON jobs (subscription, handed_at) WHERE state IN ('queued', 'running') AND leased_until IS NULL;
 CREATE INDEX jobs_review ON jobs (subscription, receipt_id) WHERE state = 'review';
 CREATE UNIQUE INDEX jobs_turn ON jobs (subscription, turn_key) WHERE turn_key IS NOT NULL;
 

@@ -101,7 +101,7 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_live ON jobs (subscription, receipt_id) WHERE state IN ('pending', 'queued', 'running', 'retrying');
 CREATE INDEX jobs_due ON jobs (subscription, next_attempt_at) WHERE state IN ('pending', 'retrying');
 CREATE INDEX jobs_leased ON jobs (leased_until) WHERE leased_until IS NOT NULL;
-CREATE INDEX jobs_queued ON jobs (subscription, handed_at) WHERE state = 'queued';
+CREATE INDEX jobs_queued ON jobs (subscription, handed_at) WHERE state IN ('queued', 'running') AND leased_until IS NULL;
 CREATE INDEX jobs_review ON jobs (subscription, receipt_id) WHERE state = 'review';
 CREATE UNIQUE INDEX jobs_turn ON jobs (subscription, turn_key) WHERE turn_key IS NOT NULL;
 

@@ -14,7 +14,7 @@ use crate::model::retry::RetryPolicy;
 use crate::model::subscription::{CompletesOn, Subscription, SubscriptionSet, Target};
 use crate::model::token::TokenKey;
 use crate::store::{
-    ClaimRequest, ClaimedJob, DeliveryVerdict, Intake, JobStatus, Jobs, NewDelivery, NewRejection, OutcomeReport,
+    ClaimRequest, ClaimedJob, DeliveryVerdict, Intake, JobStatus, Jobs, LostRule, NewDelivery, NewRejection, OutcomeReport,
     OutcomeVerdict, QuarantineBounds, ReplayRequest, ReplayVerdict, StoreError,
 };
 
@@ -99,11 +99,9 @@ impl Jobs for FakeStore {
     async fn republish_lost(
         &self,
         subscription: &str,
-        _older_than: Duration,
-        times: u32,
-        _limit: u32,
+        rule: LostRule,
     ) -> Result<u32, StoreError> {
-        self.note(format!("republish {subscription} {times}"));
+        self.note(format!("republish {subscription} {}", rule.times));
         Ok(1)
     }
 

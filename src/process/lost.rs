@@ -1,5 +1,6 @@
-//! Looks for queued jobs whose message is nowhere: the queue was empty at three looks a minute apart, nothing waits in the
-//! outbox, and an hour has gone by. They are published again with the same attempt number, twice at most.
+//! Looks for jobs whose message is nowhere: the queue was empty at three looks a minute apart, nothing waits in the outbox,
+//! and an hour has gone by, or a day if a consumer has begun. They are published again with the same attempt number, twice
+//! at most.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, micros};
 use crate::model::subscription::{CompletesOn, SubscriptionSet, Target};
-use crate::store::{Jobs, StoreError};
+use crate::store::{Jobs, LostRule, StoreError};
 
 /// Settings of the looks.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +22,8 @@ pub struct LostConfig {
     pub looks: u32,
     /// How long ago a job was handed out to count as lost. Default 60 min.
     pub older_than: Duration,
+    /// The same for a job that its consumer has begun with no time limit: it may be at work still. Default 24 h.
+    pub begun_older_than: Duration,
     /// How often an attempt is published again before its job goes to review. Default 2.
     pub times: u32,
     /// Jobs of one subscription at one look. Default 200.
@@ -30,7 +33,8 @@ pub struct LostConfig {
 impl Default for LostConfig {
     fn default() -> Self {
         let look_every = Duration::from_secs(60);
-        Self { look_every, looks: 3, older_than: Duration::from_secs(3600), times: 2, batch_max: 200 }
+        let hour = Duration::from_secs(3600);
+        Self { look_every, looks: 3, older_than: hour, begun_older_than: hour * 24, times: 2, batch_max: 200 }
     }
 }
 
@@ -85,8 +89,9 @@ impl LostWatch {
             };
             self.empty.insert(name.clone(), empty);
             if empty >= self.config.looks {
-                let LostConfig { older_than, times, batch_max, .. } = self.config;
-                let n = self.jobs.republish_lost(name, older_than, times, batch_max).await?;
+                let LostConfig { older_than, begun_older_than, times, batch_max, .. } = self.config;
+                let rule = LostRule { older_than, begun_older_than, times, limit: batch_max };
+                let n = self.jobs.republish_lost(name, rule).await?;
                 if n > 0 {
                     tracing::warn!(subscription = name, jobs = n, "messages were lost: published again or given up");
                 }

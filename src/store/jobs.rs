@@ -47,6 +47,19 @@ pub struct ClaimRequest {
     pub consumer: String,
 }
 
+/// When a job whose message is nowhere counts as lost, and how often it is published again.
+#[derive(Debug, Clone, Copy)]
+pub struct LostRule {
+    /// Since its hand-over, for a job that nobody has begun.
+    pub older_than: Duration,
+    /// Since its hand-over, for a job that its consumer has begun with no time limit; never less than `older_than`.
+    pub begun_older_than: Duration,
+    /// Times that one attempt is published again.
+    pub times: u32,
+    /// Jobs at one look.
+    pub limit: u32,
+}
+
 /// A leased job with its event.
 #[derive(Debug, Clone)]
 pub struct ClaimedJob {

@@ -92,8 +92,9 @@ pub enum Due {
     HandOut { subscriptions: Vec<String> },
     /// Running jobs whose lease ran out.
     Expired,
-    /// Queued jobs of a subscription without an outbox row, handed out before this moment (database's clock).
-    Lost { subscription: String, handed_before: i64 },
+    /// Jobs of a subscription without an outbox row and without a lease: queued ones handed out before the one moment, begun
+    /// ones handed out before the other (database's clock).
+    Lost { subscription: String, handed_before: i64, begun_before: i64 },
 }
 
 /// All writes of one job flow, applied together.

@@ -12,7 +12,7 @@ use makbuz::model::receipt::HoldReason;
 use makbuz::model::subscription::{CompletesOn, Subscription, SubscriptionSet, Target};
 use makbuz::process::{Scheduler, SchedulerConfig};
 use makbuz::store::{
-    ClaimRequest, ConfirmedRow, JobQuery, Jobs, OutboxMessage, OutboxQuery, OutcomeReport, OutcomeVerdict,
+    ClaimRequest, ConfirmedRow, JobQuery, Jobs, LostRule, OutboxMessage, OutboxQuery, OutcomeReport, OutcomeVerdict,
     ReplayRequest, ReplayVerdict, Store,
 };
 
@@ -208,7 +208,7 @@ async fn seven_tries_then_review_then_a_resend_and_a_replay(store: Arc<dyn Store
 
     // W-146: a replay has a new budget, and the history stays.
     assert_eq!(replay(&store, &set, &key, None).await, ReplayVerdict::Armed);
-    assert_eq!(replay(&store, &set, &key, None).await, ReplayVerdict::Refused("not_replayable"));
+    assert_eq!(replay(&store, &set, &key, None).await, ReplayVerdict::Refused("why_missing"));
     assert_eq!(exhaust(&store, h, &set, &key).await, 7);
     assert_eq!(history(&store, &key).await.len(), 15);
     jobs_counted(&store).await;
@@ -325,22 +325,33 @@ async fn what_completes_on_its_confirm_completes(store: Arc<dyn Store>, h: &Harn
 async fn lost_messages_go_out_again_only_where_consumers_report(store: Arc<dyn Store>, h: &Harness) {
     let set = billing();
     let hour = Duration::from_secs(3600);
+    let rule = LostRule { older_than: hour, begun_older_than: hour * 24, times: 2, limit: 10 };
     let key = delivered(&store, h, "evt_1", &set, "billing").await;
     publish_all(&store, &set).await;
     h.backend.pass(hour * 2).await;
-    assert_eq!(store.republish_lost("billing", hour, 2, 10).await.expect("looked"), 0, "it never reported anything");
+    assert_eq!(store.republish_lost("billing", rule).await.expect("looked"), 0, "it never reported anything");
     let other = delivered(&store, h, "evt_2", &set, "billing").await;
     publish_all(&store, &set).await;
     say(&store, &set, &other, 1, OutcomeKind::Completed).await;
     for _ in 0..2 {
-        assert_eq!(store.republish_lost("billing", hour, 2, 10).await.expect("looked"), 1);
+        assert_eq!(store.republish_lost("billing", rule).await.expect("looked"), 1);
         assert_eq!(waiting(&store).await[0].hand_over.attempt, 1, "with the same number");
         publish_all(&store, &set).await;
         h.backend.pass(hour * 2).await;
     }
-    store.republish_lost("billing", hour, 2, 10).await.expect("looked");
+    store.republish_lost("billing", rule).await.expect("looked");
     let stored = job(&store, &key).await;
     assert_eq!((stored.state, stored.reason), (JobState::Review, Some(JobReason::NoOutcome)));
+
+    let begun = delivered(&store, h, "evt_3", &set, "billing").await;
+    publish_all(&store, &set).await;
+    say(&store, &set, &begun, 1, OutcomeKind::Started).await;
+    for (hours, found) in [(23, 0), (2, 1), (25, 0)] {
+        h.backend.pass(hour * hours).await;
+        assert_eq!(store.republish_lost("billing", rule).await.expect("looked"), found, "{hours} h later");
+    }
+    let stored = job(&store, &begun).await;
+    assert_eq!((stored.state, stored.attempt), (JobState::Queued, 1));
     jobs_counted(&store).await;
 }
 

@@ -23,9 +23,9 @@ pub enum Move {
     Dismiss,
     /// A resend, or a person, wants it run again.
     Arm,
-    /// As [`Move::Arm`], of a job that had ended: only with a reason.
-    ArmEnded,
-    /// What completed on its confirm came back from the broker, because no queue took it.
+    /// As [`Move::Arm`], of a job that had ended or is with a queue: only with a reason.
+    ArmAnyway,
+    /// The message came back from the broker, or is nowhere, after the job had gone on by its confirm or a `started`.
     TakeBack,
 }
 
@@ -40,7 +40,7 @@ impl Move {
         Self::Supersede,
         Self::Dismiss,
         Self::Arm,
-        Self::ArmEnded,
+        Self::ArmAnyway,
         Self::TakeBack,
     ];
 }
@@ -60,8 +60,8 @@ impl JobState {
             (Pending | Retrying, Move::Supersede) => Some(Superseded),
             (Review, Move::Dismiss) => Some(Dismissed),
             (Review | Superseded, Move::Arm) => Some(Pending),
-            (Completed | Dismissed, Move::ArmEnded) => Some(Pending),
-            (Completed, Move::TakeBack) => Some(Queued),
+            (Completed | Dismissed | Queued | Running, Move::ArmAnyway) => Some(Pending),
+            (Completed | Running, Move::TakeBack) => Some(Queued),
             _ => None,
         }
     }
@@ -109,8 +109,12 @@ impl Job {
         Some(Self { finished_at: Some(now), reason, note: Some(note), ..self.moved(Move::Dismiss)? })
     }
 
-    /// Its confirm had completed it, but no queue took the message: it is on its way again, in the same attempt.
+    /// Its confirm had completed it, or a consumer had begun, but no queue has the message: it is on its way again, in the
+    /// same attempt. Not while a lease runs: that has an end of its own.
     pub fn taken_back(&self) -> Option<Self> {
+        if self.leased_until.is_some() {
+            return None;
+        }
         Some(Self { finished_at: None, ..self.moved(Move::TakeBack)? })
     }
 
@@ -125,12 +129,15 @@ impl Job {
         }
     }
 
-    /// A new series begins, due at once; attempt numbers go on.
+    /// A new series begins, due at once; attempt numbers go on. Not while a lease runs.
     pub fn armed(&self, now: i64) -> Option<Self> {
         let made = match self.state {
-            JobState::Completed | JobState::Dismissed => Move::ArmEnded,
+            JobState::Completed | JobState::Dismissed | JobState::Queued | JobState::Running => Move::ArmAnyway,
             _ => Move::Arm,
         };
+        if self.leased_until.is_some() {
+            return None;
+        }
         Some(Self {
             series: self.series + 1,
             series_attempts: 0,
@@ -170,8 +177,8 @@ mod tests {
         // Columns in the order of `Move::ALL`; a dot is an illegal move, a letter the state after it.
         let table = [
             (JobState::Pending, "q r . . . v s . . . ."),
-            (JobState::Queued, ". . r c t v . . . . ."),
-            (JobState::Running, ". . . c t v . . . . ."),
+            (JobState::Queued, ". . r c t v . . . p ."),
+            (JobState::Running, ". . . c t v . . . p q"),
             (JobState::Retrying, "q r . c . v s . . . ."),
             (JobState::Completed, ". . . . . . . . . p q"),
             (JobState::Superseded, ". . . . . . . . p . ."),

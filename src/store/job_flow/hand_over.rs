@@ -73,6 +73,7 @@ pub(crate) async fn return_to_outbox(
         let same = returned.iter().filter(|hand_over| hand_over.key == folder.job.key);
         let Some(hand_over) = same.max_by_key(|hand_over| hand_over.attempt) else { continue };
         take_back_confirmed(folder, hand_over.attempt);
+        take_back_started(folder, hand_over.attempt);
         if folder.job.state == JobState::Queued && folder.job.attempt == hand_over.attempt {
             folder.withdraw();
             rows.push(outbox_row(&folder.job, hand_over.lane, hand_over.trigger, micros(delay), now, random));
@@ -90,6 +91,16 @@ fn take_back_confirmed(folder: &mut Folder, attempt: i32) {
     if let Some(job) = folder.job.taken_back().filter(|_| by_confirm) {
         folder.job = job;
         folder.keep(Attempt { ended_at: None, outcome: None, consumer: None, ..row });
+    }
+}
+
+/// A consumer had begun, and the queue has given the message up since: expired, dropped, or its queue is gone. Without a time
+/// limit nothing else would ever bring the job back.
+fn take_back_started(folder: &mut Folder, attempt: i32) {
+    if folder.job.state == JobState::Running && folder.job.attempt == attempt {
+        if let Some(job) = folder.job.taken_back() {
+            folder.job = job;
+        }
     }
 }
 

@@ -7,11 +7,11 @@ use super::apply;
 use super::armed::arm;
 use super::desk::{Desk, Folder};
 use super::release::release;
-use crate::model::attempt::Trigger;
+use crate::model::attempt::{Attempt, Trigger};
 use crate::model::filter::EventFacts;
 use crate::model::id::ReceiptId;
 use crate::model::job::{INTAKE, JobKey, JobState};
-use crate::model::outcome::{TEXT_BYTES_MAX, bounded};
+use crate::model::outcome::{OutcomeKind, TEXT_BYTES_MAX, bounded};
 use crate::model::receipt::{Origin, Receipt};
 use crate::model::subscription::{Subscription, SubscriptionSet};
 use crate::random::Random;
@@ -21,6 +21,9 @@ use crate::store::{ReplayRequest, ReplayVerdict, StoreError};
 const REARMS_MAX: usize = 3;
 /// 24 hours, in microseconds.
 const REARM_WINDOW: i64 = 24 * 3600 * 1_000_000;
+
+/// How an attempt ended that a person did not wait for any longer.
+const REPLAYED: &str = "replayed";
 
 /// What the rules of today are asked with.
 pub(super) struct Authority<'a> {
@@ -97,6 +100,16 @@ fn replay_one(
     };
     // An earlier hand-over that is still there would speak of an attempt that is over.
     folder.withdraw();
+    if matches!(folder.job.state, JobState::Queued | JobState::Running) {
+        let open = folder.current();
+        folder.keep(Attempt {
+            ended_at: Some(now),
+            outcome: Some(OutcomeKind::Failed),
+            error_class: Some(REPLAYED.to_owned()),
+            error_text: replay.why.as_deref().map(|why| bounded(why, TEXT_BYTES_MAX)),
+            ..open
+        });
+    }
     arm(folder, subscription.target, replay.trigger, now, random).map(Ok)
 }
 
@@ -104,9 +117,13 @@ fn may_replay<'a>(folder: &Folder, authority: &Authority<'a>, replay: &ReplayReq
     let job = &folder.job;
     match job.state {
         JobState::Review | JobState::Superseded => {}
-        JobState::Completed | JobState::Dismissed if has_words(replay.why.as_deref()) => {}
-        JobState::Completed | JobState::Dismissed => return Err("why_missing"),
-        JobState::Pending | JobState::Queued | JobState::Running | JobState::Retrying => return Err("not_replayable"),
+        // A lease has an end of its own, and whoever holds it is at work.
+        JobState::Running if job.leased_until.is_some() => return Err("not_replayable"),
+        JobState::Pending | JobState::Retrying => return Err("not_replayable"),
+        // With a queue, or begun with no time limit: only the consumer could say more, and it may never.
+        JobState::Completed | JobState::Dismissed | JobState::Queued | JobState::Running
+            if has_words(replay.why.as_deref()) => {}
+        JobState::Completed | JobState::Dismissed | JobState::Queued | JobState::Running => return Err("why_missing"),
     }
     let subscription = authority.active(&job.key.subscription).ok_or("subscription_retired")?;
     let receipt = authority.receipt_with_body(job.key.receipt)?;

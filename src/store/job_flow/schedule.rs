@@ -1,7 +1,5 @@
 //! What happens to jobs by time alone.
 
-use std::time::Duration;
-
 use super::super::tx::{Due, Tx};
 use super::armed::{hand_out, next_trigger};
 use super::desk::Desk;
@@ -13,7 +11,7 @@ use crate::model::job::{Ending, JobReason, end_failed};
 use crate::model::outcome::OutcomeKind;
 use crate::model::subscription::{SubscriptionSet, Target};
 use crate::random::Random;
-use crate::store::StoreError;
+use crate::store::{LostRule, StoreError};
 
 /// Hands out pending and retrying `amqp` jobs that are due; those of paused and retired subscriptions stay.
 pub(crate) async fn hand_out_due(
@@ -82,15 +80,13 @@ pub(crate) async fn rescue_expired(
     Ok(count(rescued.len()))
 }
 
-/// Publishes queued jobs again that their queue has lost, with the same attempt number; what was lost `times` times already
+/// Publishes jobs again that their queue has lost, with the same attempt number; what was lost `rule.times` times already
 /// goes to review `no_outcome`. A subscription that has never reported anything is left alone: nothing of it is ever lost,
 /// it only never says so. So is a paused or retired one.
 pub(crate) async fn republish_lost(
     tx: &mut dyn Tx,
     subscription: &str,
-    older_than: Duration,
-    times: u32,
-    limit: u32,
+    rule: LostRule,
     random: &dyn Random,
 ) -> Result<u32, StoreError> {
     let held_back = tx.held_back_subscriptions().await?;
@@ -98,8 +94,12 @@ pub(crate) async fn republish_lost(
         return Ok(0);
     }
     let now = tx.now().await?;
-    let handed_before = now.saturating_sub(micros(older_than));
-    let due = Due::Lost { subscription: subscription.to_owned(), handed_before };
+    let LostRule { older_than, begun_older_than, times, limit } = rule;
+    let due = Due::Lost {
+        subscription: subscription.to_owned(),
+        handed_before: now.saturating_sub(micros(older_than)),
+        begun_before: now.saturating_sub(micros(begun_older_than.max(older_than))),
+    };
     let jobs = tx.lock_due(&due, limit).await?;
     if jobs.is_empty() {
         return Ok(0);
@@ -111,6 +111,7 @@ pub(crate) async fn republish_lost(
         let mut row = folder.current();
         if row.times_lost() < times {
             row.lost_again();
+            folder.job = folder.job.taken_back().unwrap_or_else(|| folder.job.clone());
             folder.job.handed_at = Some(now);
             rows.push(outbox_row(&folder.job, folder.job.lane, row.trigger, 0, now, random));
             folder.keep(row);

@@ -19,8 +19,14 @@ use crate::model::retry::RetryPolicy;
 use crate::model::subscription::{CompletesOn, Subscription, SubscriptionSet, Target};
 use crate::random::SeededRandom;
 use crate::store::tx::Counts;
-use crate::store::{ClaimRequest, ConfirmedRow, HandOver, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict};
+use crate::store::{ClaimRequest, ConfirmedRow, HandOver, LostRule, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict};
 
+const RULE: LostRule = LostRule {
+    older_than: Duration::from_secs(3600),
+    begun_older_than: Duration::from_secs(24 * 3600),
+    times: 2,
+    limit: 10,
+};
 const START: i64 = 1_700_000_000_000_000;
 
 /// A store, its configuration, and what a test does with them.

@@ -10,7 +10,7 @@ use crate::model::job::JobKey;
 use crate::model::subscription::SubscriptionSet;
 use crate::store::job_flow;
 use crate::store::{
-    ClaimRequest, ClaimedJob, JobStatus, Jobs, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict, StoreError,
+    ClaimRequest, ClaimedJob, JobStatus, Jobs, LostRule, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict, StoreError,
 };
 
 /// Runs a job flow in a command. Each named value is shared with the task, which may run the flow more than once.
@@ -78,16 +78,10 @@ impl Jobs for PostgresStore {
         ))
     }
 
-    async fn republish_lost(
-        &self,
-        subscription: &str,
-        older_than: Duration,
-        times: u32,
-        limit: u32,
-    ) -> Result<u32, StoreError> {
+    async fn republish_lost(&self, subscription: &str, rule: LostRule) -> Result<u32, StoreError> {
         let subscription = subscription.to_owned();
         flow!(self, "republish_lost", [subscription], |tx, random| {
-            job_flow::republish_lost(tx, &subscription, older_than, times, limit, random)
+            job_flow::republish_lost(tx, &subscription, rule, random)
         })
     }
 

@@ -379,7 +379,7 @@ impl Jobs for Memory {
     async fn rescue_expired(&self, _: u32, _: Arc<SubscriptionSet>) -> Result<u32, StoreError> {
         unreachable!("the scheduler does that")
     }
-    async fn republish_lost(&self, _: &str, _: Duration, _: u32, _: u32) -> Result<u32, StoreError> {
+    async fn republish_lost(&self, _: &str, _: LostRule) -> Result<u32, StoreError> {
         unreachable!("the scheduler does that")
     }
     async fn dismiss(&self, _: &JobKey, _: &str, _: &str) -> Result<(), StoreError> {

@@ -95,7 +95,7 @@ async fn a_replay_under_the_rules_of_today_is_refused_with_its_code() {
     let job = world.delivered("billing").await;
     let only = std::slice::from_ref(&job);
     let refused = |code| vec![ReplayVerdict::Refused(code)];
-    assert_eq!(world.arm(only, Trigger::Replay, None).await, refused("not_replayable"), "it is under way");
+    assert_eq!(world.arm(only, Trigger::Replay, None).await, refused("why_missing"), "it is with its queue");
     world.exhaust(&job).await;
     let before = world.memory.job(&job).clone();
 
@@ -202,4 +202,68 @@ async fn a_replayed_pull_job_remembers_what_set_it_off_until_it_is_claimed() {
     let claimed = world.claim(HOUR).await;
     assert_eq!((claimed[0].job.attempt, claimed[0].trigger), (2, Trigger::Redrive));
     assert_eq!(world.memory.attempts(&job).len(), 2);
+}
+
+#[tokio::test]
+async fn what_is_with_its_queue_or_was_begun_without_a_limit_is_replayed_with_a_reason_and_its_attempt_is_closed() {
+    for begun in [false, true] {
+        let mut world = amqp();
+        let job = world.delivered("billing").await;
+        world.confirm_all().await;
+        if begun {
+            world.report(&job, 1, OutcomeKind::Started).await;
+        }
+        let why = Some("its queue was purged");
+        assert_eq!(world.arm(std::slice::from_ref(&job), Trigger::Replay, why).await, [ReplayVerdict::Armed]);
+        let stored = world.memory.job(&job).clone();
+        assert_eq!((stored.state, stored.attempt, stored.series), (JobState::Queued, 2, 2), "begun: {begun}");
+        let first = &world.memory.attempts(&job)[0];
+        assert_eq!((first.outcome, first.error_class.as_deref()), (Some(OutcomeKind::Failed), Some("replayed")));
+        assert_eq!(first.error_text.as_deref(), why);
+        assert_eq!(world.memory.waiting(&job).len(), 1);
+        // The first run speaks up after all: kept, and the second goes on.
+        assert_eq!(world.report(&job, 1, OutcomeKind::Completed).await, OutcomeVerdict::Recorded);
+        assert_eq!(world.memory.job(&job).state, JobState::Queued);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_never_replayed_away() {
+    let limited = Subscription { time_limit: Some(HOUR), ..subscription("billing", Target::Amqp) };
+    let mut world = World::new(vec![limited]);
+    let job = world.delivered("billing").await;
+    world.report(&job, 1, OutcomeKind::Started).await;
+    let verdict = world.arm(std::slice::from_ref(&job), Trigger::Replay, Some("now")).await;
+    assert_eq!(verdict, [ReplayVerdict::Refused("not_replayable")]);
+}
+
+#[tokio::test]
+async fn a_message_that_comes_back_after_its_consumer_began_goes_out_again_in_the_same_attempt() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    let row = world.memory.waiting(&job)[0].clone();
+    world.confirm_all().await;
+    world.report(&job, 1, OutcomeKind::Started).await;
+    let returned = HandOver { key: job.clone(), attempt: 1, lane: row.lane, trigger: row.trigger };
+    let World { memory, random, .. } = &mut world;
+    return_to_outbox(memory, &[returned], Duration::from_secs(1), random).await.expect("returned");
+    let stored = world.memory.job(&job).clone();
+    assert_eq!((stored.state, stored.attempt), (JobState::Queued, 1));
+    assert_eq!(world.memory.waiting(&job).len(), 1);
+    assert_eq!(world.report(&job, 1, OutcomeKind::Completed).await, OutcomeVerdict::Applied(JobState::Completed));
+}
+
+#[tokio::test]
+async fn a_job_that_was_begun_without_a_limit_counts_as_lost_after_a_day() {
+    let mut world = amqp();
+    let job = world.delivered("billing").await;
+    world.confirm_all().await;
+    world.report(&job, 1, OutcomeKind::Started).await;
+    for (hours, found) in [(23, 0), (2, 1)] {
+        world.advance(HOUR * hours);
+        let World { memory, random, .. } = &mut world;
+        assert_eq!(republish_lost(memory, "billing", RULE, random).await.expect("looked"), found);
+    }
+    assert_eq!(world.memory.job(&job).state, JobState::Queued);
+    assert_eq!(world.memory.waiting(&job)[0].attempt, 1);
 }

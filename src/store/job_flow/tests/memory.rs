@@ -115,10 +115,12 @@ impl Tx for Memory {
             Due::Claimable { subscription } => job.key.subscription == *subscription && self.is_due(job),
             Due::HandOut { subscriptions } => subscriptions.contains(&job.key.subscription) && self.is_due(job),
             Due::Expired => job.leased_until.is_some_and(|until| until <= self.now),
-            Due::Lost { subscription, handed_before } => {
+            Due::Lost { subscription, handed_before, begun_before } => {
+                let before = if job.state == JobState::Queued { handed_before } else { begun_before };
                 job.key.subscription == *subscription
-                    && job.state == JobState::Queued
-                    && job.handed_at.is_some_and(|at| at < *handed_before)
+                    && matches!(job.state, JobState::Queued | JobState::Running)
+                    && job.leased_until.is_none()
+                    && job.handed_at.is_some_and(|at| at < *before)
                     && self.waiting(&job.key).is_empty()
             }
         };

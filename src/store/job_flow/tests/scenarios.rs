@@ -179,7 +179,7 @@ async fn a_lost_message_is_published_again_twice_with_its_number_and_then_waits_
     world.advance(HOUR * 2);
     let look = |world: &mut World| {
         let World { memory, random, .. } = world;
-        let found = republish_lost(memory, "billing", HOUR, 2, 10, random);
+        let found = republish_lost(memory, "billing", RULE, random);
         futures_util::FutureExt::now_or_never(found).expect("a store of maps never waits").expect("looked")
     };
     assert_eq!(look(&mut world), 0, "a subscription that never reported anything loses nothing");

@@ -161,8 +161,7 @@ impl Simulation {
             Op::LookForLost => {
                 for name in ["billing", "limited"] {
                     let World { memory, random, .. } = &mut self.world;
-                    let hour = Duration::from_secs(3600);
-                    republish_lost(memory, name, hour, 2, 10, random).await.expect("looked");
+                    republish_lost(memory, name, RULE, random).await.expect("looked");
                 }
             }
             Op::Replay => self.replay().await,
@@ -254,7 +253,8 @@ impl Simulation {
         let verdict =
             replay(memory, std::slice::from_ref(&key), &request, subscriptions, random).await.expect("replayed");
         let after = self.world.memory.job(&key);
-        if before.state.is_live() {
+        let asleep = matches!(before.state, JobState::Pending | JobState::Retrying);
+        if asleep || before.leased_until.is_some() {
             assert_eq!(verdict, [ReplayVerdict::Refused("not_replayable")]);
             assert_eq!(*after, before);
         } else {

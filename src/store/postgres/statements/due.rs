@@ -18,7 +18,9 @@ pub(in super::super) async fn lock_due(
         Due::Claimable { subscription } => claimable(connection, subscription, limit, now).await?,
         Due::HandOut { subscriptions } => hand_out(connection, subscriptions, limit, now).await?,
         Due::Expired => expired(connection, limit, now).await?,
-        Due::Lost { subscription, handed_before } => lost(connection, subscription, *handed_before, limit).await?,
+        Due::Lost { subscription, handed_before, begun_before } => {
+            lost(connection, subscription, *handed_before, *begun_before, limit).await?
+        }
     };
     jobs.sort_by(|a, b| a.key.cmp(&b.key));
     jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -90,16 +92,24 @@ async fn expired(connection: &mut PgConnection, limit: u32, now: i64) -> Sql<Vec
     found.iter().map(rows::job).collect()
 }
 
-async fn lost(connection: &mut PgConnection, subscription: &str, before: i64, limit: u32) -> Sql<Vec<Job>> {
+async fn lost(
+    connection: &mut PgConnection,
+    subscription: &str,
+    handed_before: i64,
+    begun_before: i64,
+    limit: u32,
+) -> Sql<Vec<Job>> {
     let found = sqlx::query(
         "-- lock_lost
          SELECT * FROM jobs j
-         WHERE j.subscription = $1 AND j.state = 'queued' AND j.handed_at < $2
+         WHERE j.subscription = $1 AND j.state IN ('queued', 'running') AND j.leased_until IS NULL
+           AND j.handed_at < $2 AND (j.state = 'queued' OR j.handed_at < $3)
            AND NOT EXISTS (SELECT FROM outbox o WHERE o.receipt_id = j.receipt_id AND o.subscription = j.subscription)
-         ORDER BY j.handed_at LIMIT $3 FOR UPDATE OF j SKIP LOCKED",
+         ORDER BY j.handed_at LIMIT $4 FOR UPDATE OF j SKIP LOCKED",
     )
     .bind(subscription)
-    .bind(before)
+    .bind(handed_before)
+    .bind(begun_before)
     .bind(rows::limit(limit))
     .fetch_all(connection)
     .await?;

@@ -9,7 +9,7 @@ use crate::model::job::JobKey;
 use crate::model::subscription::SubscriptionSet;
 use crate::store::sqlite::{SqliteStore, status};
 use crate::store::{
-    ClaimRequest, ClaimedJob, JobStatus, Jobs, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict, StoreError,
+    ClaimRequest, ClaimedJob, JobStatus, Jobs, LostRule, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict, StoreError,
     job_flow,
 };
 
@@ -56,18 +56,10 @@ impl Jobs for SqliteStore {
         .await
     }
 
-    async fn republish_lost(
-        &self,
-        subscription: &str,
-        older_than: Duration,
-        times: u32,
-        limit: u32,
-    ) -> Result<u32, StoreError> {
+    async fn republish_lost(&self, subscription: &str, rule: LostRule) -> Result<u32, StoreError> {
         let (subscription, random) = (subscription.to_owned(), self.shared.random.clone());
         self.write(move |tx| {
-            Box::pin(
-                async move { job_flow::republish_lost(tx, &subscription, older_than, times, limit, &*random).await },
-            )
+            Box::pin(async move { job_flow::republish_lost(tx, &subscription, rule, &*random).await })
         })
         .await
     }

@@ -24,15 +24,17 @@ pub(super) async fn jobs(conn: &mut SqliteConnection, due: &Due, limit: u32, now
         .fetch_all(conn)
         .await
         .map_err(failure)?,
-        Due::Lost { subscription, handed_before } => sqlx::query(concat!(
+        Due::Lost { subscription, handed_before, begun_before } => sqlx::query(concat!(
             "-- due_lost\nSELECT ",
             job_columns!(),
-            " FROM jobs j WHERE j.subscription = ?1 AND j.state = 'queued' AND j.handed_at < ?2
+            " FROM jobs j WHERE j.subscription = ?1 AND j.state IN ('queued', 'running') AND j.leased_until IS NULL
+                AND j.handed_at < ?2 AND (j.state = 'queued' OR j.handed_at < ?3)
                 AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.receipt_id = j.receipt_id AND o.subscription = j.subscription)
-              ORDER BY j.handed_at LIMIT ?3"
+              ORDER BY j.handed_at LIMIT ?4"
         ))
         .bind(subscription)
         .bind(handed_before)
+        .bind(begun_before)
         .bind(limit)
         .fetch_all(conn)
         .await
