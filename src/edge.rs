@@ -47,6 +47,8 @@ pub struct EdgeSource {
     /// Name of the provider's definition.
     pub provider: Arc<str>,
     pub inlet: Arc<Inlet>,
+    /// See [`crate::store::NewDelivery::guard_sources`].
+    pub guard_sources: Arc<[Arc<str>]>,
     /// Other names under `/in/`, counted by name.
     pub aliases: Vec<Arc<str>>,
     /// Exact extra paths, to take over existing endpoints.

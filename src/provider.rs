@@ -38,7 +38,7 @@ pub use sign::{SignError, SignRequest, SignedRequest, TestSecret};
 pub use spec::SpecError;
 pub use vector::run_vector;
 
-use crate::model::receipt::{Flag, HoldReason, Mode, VerifiedBy};
+use crate::model::receipt::{Flag, HoldReason, ItemProof, Mode, VerifiedBy};
 
 /// Params of a source or a secret, by name.
 pub type ParamValues = BTreeMap<String, SecretSlice<u8>>;
@@ -136,6 +136,8 @@ pub struct ExtractedEvent {
     pub item_sha256: [u8; 32],
     pub flags: Vec<Flag>,
     pub hold: Option<HoldReason>,
+    /// What proved the item, where each item of a batch is signed by itself.
+    pub proof: Option<ItemProof>,
 }
 
 /// Why a request was refused before a receipt exists.

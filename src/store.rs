@@ -76,7 +76,7 @@ pub trait Outbox: Send + Sync + 'static {
 
     /// Due rows of the given shards that are still there, oldest first, with their messages; rows of paused
     /// subscriptions stay. Never "id greater than the last".
-    async fn read_outbox(&self, query: OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError>;
+    async fn read_outbox(&self, query: OutboxQuery) -> Result<OutboxLook, StoreError>;
 
     /// Removes rows whose own confirm came, and completes jobs of `completes_on = "confirm"` subscriptions.
     async fn delete_outbox(&self, confirmed: &[ConfirmedRow]) -> Result<(), StoreError>;
@@ -173,11 +173,33 @@ pub fn lane_of_retry(retry: i32) -> Lane {
     if retry >= 3 { Lane::Slow } else { Lane::Fresh }
 }
 
-/// The bytes of an item in its delivery's body; the whole body where `part` is `None` or does not fit.
+/// The bytes of an item in its delivery's body; the whole body where `part` is `None` or does not fit. An item of less than
+/// half of the body is a copy: a reference to it would hold the whole for as long as the item waits.
 pub(crate) fn part_of(body: &Bytes, part: Option<(u64, u64)>) -> Bytes {
     let range = part.and_then(|(start, end)| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?));
     match range {
-        Some(range) if range.start <= range.end && range.end <= body.len() => body.slice(range),
+        Some(range) if range.start <= range.end && range.end <= body.len() => {
+            if range.len() < body.len() / 2 {
+                Bytes::copy_from_slice(&body[range])
+            } else {
+                body.slice(range)
+            }
+        }
         _ => body.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_item_does_not_hold_the_body_it_came_in() {
+        let body = Bytes::from(vec![7; 1000]);
+        let (small, large) = (part_of(&body, Some((10, 20))), part_of(&body, Some((0, 900))));
+        assert_eq!((small.len(), large.len()), (10, 900));
+        assert!(small.is_unique(), "a copy");
+        assert!(!large.is_unique(), "most of the body: shared with it");
+        assert_eq!(part_of(&body, Some((990, 1001))), body, "what does not fit is the whole");
     }
 }

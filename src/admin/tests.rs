@@ -177,6 +177,7 @@ fn delivery(receipt_id: ReceiptId, payload_id: PayloadId, subscriptions: Arc<Sub
         },
         signed_sha256: [1; 32],
         replay_guard: false,
+        guard_sources: Arc::new(["stripe-eu".into()]),
         every_delivery: false,
         origin: Origin::Delivery,
         events: vec![NewEvent {
@@ -194,6 +195,7 @@ fn delivery(receipt_id: ReceiptId, payload_id: PayloadId, subscriptions: Arc<Sub
             item_sha256: [2; 32],
             flags: Vec::new(),
             hold: None,
+            proof: None,
         }],
         subscriptions,
     }

@@ -99,6 +99,7 @@ fn delivery(exchange: &Exchange, verified: Verified, body: Bytes) -> (NewDeliver
         retry_headers: verified.retry_headers,
         signed_sha256: verified.signed_sha256,
         replay_guard: verified.replay_guard,
+        guard_sources: Arc::clone(&source.guard_sources),
         every_delivery: verified.every_delivery,
         verified_by: verified.verified_by,
         origin: Origin::Delivery,
@@ -124,5 +125,6 @@ fn new_event(event: ExtractedEvent, receipt_id: ReceiptId) -> NewEvent {
         item_sha256: event.item_sha256,
         flags: event.flags,
         hold: event.hold,
+        proof: event.proof,
     }
 }

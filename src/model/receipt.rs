@@ -198,6 +198,14 @@ pub struct VerifiedBy {
     pub coverage: Coverage,
 }
 
+/// What proved one item of a batch whose items are signed one by one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemProof {
+    pub verified_by: VerifiedBy,
+    /// SHA-256 of what was signed.
+    pub signed_sha256: [u8; 32],
+}
+
 /// A receipt as stored, without its body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Receipt {

@@ -327,13 +327,9 @@ impl Relay {
         let row_limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let query = OutboxQuery { shards, limit: row_limit, bytes_max: self.config.batch_bytes_max, skip, skip_lanes };
         match self.parts.outbox.read_outbox(query).await {
-            Ok(rows) => {
-                // Short of both bounds, the look has seen all that was due. It need not be empty: under steady load it
-                // never is, and what is committed meanwhile is found by the next one.
-                let bytes: usize = rows.iter().filter_map(|row| row.body.as_ref()).map(bytes::Bytes::len).sum();
-                let drained = whole && rows.len() < limit && bytes < self.config.batch_bytes_max / 2;
-                Some(self.parts.held.end_look(rows, drained))
-            }
+            // What has seen all that was due need not be empty: under steady load it never is, and what is committed
+            // meanwhile is found by the next one.
+            Ok(look) => Some(self.parts.held.end_look(look.messages, whole && look.whole)),
             Err(error) => {
                 self.parts.held.end_look(Vec::new(), false);
                 tracing::warn!(error.code = error.code(), error = %error, "the outbox could not be read");

@@ -14,8 +14,8 @@ use crate::model::retry::RetryPolicy;
 use crate::model::subscription::{CompletesOn, Subscription, SubscriptionSet, Target};
 use crate::model::token::TokenKey;
 use crate::store::{
-    ClaimRequest, ClaimedJob, DeliveryVerdict, Intake, JobStatus, Jobs, LostRule, NewDelivery, NewRejection, OutcomeReport,
-    OutcomeVerdict, QuarantineBounds, ReplayRequest, ReplayVerdict, StoreError,
+    ClaimRequest, ClaimedJob, DeliveryVerdict, Intake, JobStatus, Jobs, LostRule, NewDelivery, NewRejection,
+    OutcomeReport, OutcomeVerdict, QuarantineBounds, ReplayRequest, ReplayVerdict, StoreError,
 };
 
 #[derive(Default)]
@@ -96,11 +96,7 @@ impl Jobs for FakeStore {
         Ok(self.number())
     }
 
-    async fn republish_lost(
-        &self,
-        subscription: &str,
-        rule: LostRule,
-    ) -> Result<u32, StoreError> {
+    async fn republish_lost(&self, subscription: &str, rule: LostRule) -> Result<u32, StoreError> {
         self.note(format!("republish {subscription} {}", rule.times));
         Ok(1)
     }

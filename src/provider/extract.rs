@@ -193,6 +193,7 @@ impl Inlet {
             item_sha256: [0; 32],
             flags,
             hold,
+            proof: None,
         })
     }
 
@@ -285,6 +286,7 @@ impl Inlet {
             item_sha256: digest,
             flags,
             hold: self.hold_malformed.then_some(reason),
+            proof: None,
         }
     }
 

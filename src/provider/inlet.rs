@@ -121,6 +121,13 @@ impl Inlet {
         self.rules.reply_refused(code)
     }
 
+    /// Whether a request that one of them accepts could be one that the other accepts: a secret is in both, or one needs none.
+    pub fn shares_secret(&self, other: &Self) -> bool {
+        let held = |text: &[u8]| other.secrets.iter().any(|secret| secret.text.expose_secret() == text);
+        let unkeyed = self.secrets.is_empty() || other.secrets.is_empty();
+        unkeyed || self.secrets.iter().any(|secret| held(secret.text.expose_secret()))
+    }
+
     /// Headers whose values are stored; of all others only the name.
     pub fn kept_headers(&self) -> &[HeaderName] {
         &self.kept

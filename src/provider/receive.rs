@@ -11,7 +11,7 @@ use super::inlet::Inlet;
 use super::json;
 use super::verify::Proof;
 use super::{ExtractedEvent, Inbound, Received, Rejection, RejectionCode, Reply, Verified};
-use crate::model::receipt::VerifiedBy;
+use crate::model::receipt::{ItemProof, VerifiedBy};
 
 /// Longest value of a retry header that is kept.
 const RETRY_HEADER_BYTES_MAX: usize = 128;
@@ -127,7 +127,9 @@ impl Inlet {
                     let item = Item { bytes, scan };
                     let context = Context { item: Some(&item), ..*context };
                     self.verify(&context).and_then(|proof| {
-                        let event = self.event(&context, &proof, Some(found))?;
+                        let mut event = self.event(&context, &proof, Some(found))?;
+                        event.proof =
+                            Some(ItemProof { verified_by: verified_by(&proof), signed_sha256: proof.signed_sha256 });
                         Ok((proof, event))
                     })
                 }
@@ -164,12 +166,7 @@ impl Inlet {
             Some((name.to_string(), value.get(..value.len().min(RETRY_HEADER_BYTES_MAX))?.to_owned()))
         });
         Verified {
-            verified_by: VerifiedBy {
-                mechanism: proof.scheme.mechanism_name.clone(),
-                secret: proof.secret.map(|secret| secret.label.clone()).unwrap_or_default(),
-                signed_at: proof.signed_at,
-                coverage: proof.scheme.coverage,
-            },
+            verified_by: verified_by(proof),
             signed_sha256: proof.signed_sha256,
             replay_guard: self.replay_guard && proof.scheme.mechanism.signs() && !self.rules.identity.every_delivery,
             every_delivery: self.rules.identity.every_delivery,
@@ -178,5 +175,14 @@ impl Inlet {
             refused_items: 0,
             retry_headers: retry_headers.collect(),
         }
+    }
+}
+
+fn verified_by(proof: &Proof<'_>) -> VerifiedBy {
+    VerifiedBy {
+        mechanism: proof.scheme.mechanism_name.clone(),
+        secret: proof.secret.map(|secret| secret.label.clone()).unwrap_or_default(),
+        signed_at: proof.signed_at,
+        coverage: proof.scheme.coverage,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::model::id::{PayloadId, ReceiptId};
-use crate::model::receipt::{HoldReason, Mode, Origin, VerifiedBy};
+use crate::model::receipt::{HoldReason, ItemProof, Mode, Origin, VerifiedBy};
 use crate::model::subscription::SubscriptionSet;
 
 /// One verified delivery: commits whole or not at all.
@@ -27,7 +27,10 @@ pub struct NewDelivery {
     pub retry_headers: Vec<(String, String)>,
     pub verified_by: VerifiedBy,
     pub signed_sha256: [u8; 32],
+    /// Identical signed content under a new id is `suspect`, among the receipts of `guard_sources`.
     pub replay_guard: bool,
+    /// The sources that one captured request would pass at: this one, and those of the provider that share a secret with it.
+    pub guard_sources: Arc<[Arc<str>]>,
     /// `event_id` is made as `{provider_ref}@{receipt id}`, never a duplicate, never suspect.
     pub every_delivery: bool,
     pub origin: Origin,
@@ -54,6 +57,8 @@ pub struct NewEvent {
     /// See [`crate::model::receipt::flags_text`]; the store adds `unmatched`.
     pub flags: Vec<crate::model::receipt::Flag>,
     pub hold: Option<HoldReason>,
+    /// What proved it, where that is not what proved the delivery.
+    pub proof: Option<ItemProof>,
 }
 
 /// What became of one event.

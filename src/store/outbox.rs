@@ -47,6 +47,14 @@ pub struct OutboxQuery {
     pub skip_lanes: Vec<(u8, String)>,
 }
 
+/// What a look at the outbox found.
+#[derive(Debug, Clone, Default)]
+pub struct OutboxLook {
+    pub messages: Vec<OutboxMessage>,
+    /// Nothing else was due of what was asked for: no bound cut the look short.
+    pub whole: bool,
+}
+
 /// A row whose own confirm came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfirmedRow {

@@ -2,10 +2,11 @@
 //! the SQL. All of one flow's calls run in one transaction, opened and committed by the backend.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{HandOver, OutboxMessage, Redelivery, StoreError};
+use super::{HandOver, OutboxLook, Redelivery, StoreError};
 use crate::model::attempt::Attempt;
 use crate::model::id::{OutboxId, PayloadId, ReceiptId};
 use crate::model::job::{FAILING_COUNT, Job, JobKey, OUTBOX_COUNT};
@@ -178,7 +179,12 @@ pub trait Tx: Send {
     /// Guarded receipts of `provider` with one of these signed contents, oldest first, at least one for each content that
     /// is known and at most 2. Where several writers run at once, the contents (they come sorted, no one twice) are locked
     /// until the transaction ends, so that two new ids for one content cannot both be taken for the first.
-    async fn receipts_by_signed(&mut self, provider: &str, signed: &[[u8; 32]]) -> Result<Vec<Receipt>, StoreError>;
+    async fn receipts_by_signed(
+        &mut self,
+        provider: &str,
+        sources: &[Arc<str>],
+        signed: &[[u8; 32]],
+    ) -> Result<Vec<Receipt>, StoreError>;
     /// Bodies kept beside their receipts; an id that is there already is left alone.
     async fn insert_payloads(&mut self, payloads: &[PayloadRow]) -> Result<(), StoreError>;
     /// Adds redeliveries in this order: at most [`REDELIVERIES_MAX`] kept for each receipt, all counted in `duplicates`;
@@ -210,7 +216,7 @@ pub trait Tx: Send {
     async fn has_reported(&mut self, subscription: &str) -> Result<bool, StoreError>;
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError>;
     /// Due outbox rows with their messages.
-    async fn read_outbox(&mut self, query: &super::OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError>;
+    async fn read_outbox(&mut self, query: &super::OutboxQuery) -> Result<OutboxLook, StoreError>;
     /// The hand-overs of these rows; rows that are gone are absent.
     async fn outbox_by_id(&mut self, ids: &[OutboxId]) -> Result<Vec<(OutboxId, HandOver)>, StoreError>;
     /// Removes rows by id; returns how many were there, by subscription, for the counters.

@@ -102,7 +102,7 @@ async fn say(
 
 async fn waiting(store: &Arc<dyn Store>) -> Vec<OutboxMessage> {
     let query = OutboxQuery { shards: (0..32).collect(), limit: 1000, bytes_max: 1 << 20, ..OutboxQuery::default() };
-    store.read_outbox(query).await.expect("read")
+    store.read_outbox(query).await.expect("read").messages
 }
 
 /// What the relay does when the broker takes everything.

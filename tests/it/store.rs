@@ -91,6 +91,8 @@ conformance! {
     suspect::the_same_signed_content_under_a_new_id_is_held,
     suspect::suspicion_holds_within_one_batch,
     suspect::a_batch_of_events_is_not_suspect_of_itself,
+    suspect::items_with_a_proof_of_their_own_are_guarded_one_by_one,
+    suspect::sources_that_share_no_secret_are_guarded_apart,
     suspect::without_the_guard_nothing_is_suspect,
     upkeep::old_bodies_go_and_receipts_stay,
     upkeep::removed_subscriptions_are_retired_and_come_back,

@@ -1,5 +1,6 @@
 //! The role `edge`: sources bound to their providers, and the listener.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -58,14 +59,42 @@ fn sources(config: &Config) -> anyhow::Result<Vec<Arc<EdgeSource>>> {
     let (mut bound, mut mistakes) = (Vec::new(), Vec::new());
     for source in &config.sources {
         match catalog::bind(&catalog, source, &config.edge) {
-            Ok((_, inlet)) => bound.push(Arc::new(edge_source(source, inlet))),
+            Ok((_, inlet)) => bound.push(edge_source(source, inlet)),
             Err(why) => mistakes.extend(why.into_iter().map(|why| format!("source {:?}: {why}", source.name))),
         }
     }
     if !mistakes.is_empty() {
         bail!("{}", mistakes.join("\n"));
     }
-    Ok(bound)
+    guard_together(&mut bound);
+    Ok(bound.into_iter().map(Arc::new).collect())
+}
+
+/// Gives each source those of its provider at which a request captured from it would pass as well, directly or over a third.
+fn guard_together(sources: &mut [EdgeSource]) {
+    let mut groups: Vec<BTreeSet<usize>> = Vec::new();
+    for (at, source) in sources.iter().enumerate() {
+        let shares = |other: &usize| {
+            let other: &EdgeSource = &sources[*other];
+            other.provider == source.provider && other.inlet.shares_secret(&source.inlet)
+        };
+        let (joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.iter().any(shares));
+        groups = apart;
+        groups.push(joined.into_iter().flatten().chain([at]).collect());
+    }
+    for group in groups {
+        // What a source was called before counts as well: its older receipts bear that name.
+        let mut names: Vec<Arc<str>> = Vec::new();
+        for at in &group {
+            names.push(Arc::clone(&sources[*at].name));
+            names.extend(sources[*at].aliases.iter().map(Arc::clone));
+        }
+        names.sort_unstable();
+        let names: Arc<[Arc<str>]> = names.into();
+        for at in group {
+            sources[at].guard_sources = Arc::clone(&names);
+        }
+    }
 }
 
 fn edge_source(source: &SourceSection, inlet: crate::provider::Inlet) -> EdgeSource {
@@ -73,6 +102,7 @@ fn edge_source(source: &SourceSection, inlet: crate::provider::Inlet) -> EdgeSou
         name: source.name.as_str().into(),
         provider: source.provider.as_str().into(),
         inlet: Arc::new(inlet),
+        guard_sources: Arc::new([source.name.as_str().into()]),
         aliases: source.aliases.iter().map(|alias| alias.as_str().into()).collect(),
         paths: source.paths.clone(),
         account_in_path: source.account_in_path,
@@ -83,5 +113,44 @@ fn edge_source(source: &SourceSection, inlet: crate::provider::Inlet) -> EdgeSou
             refused: redirect.refused,
             later: redirect.later,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Environment;
+
+    #[test]
+    fn sources_that_share_a_secret_are_guarded_together_and_others_apart() {
+        let source = |name: &str, provider: &str, secrets: &str| {
+            let secrets: Vec<String> = secrets.split(' ').map(|name| format!("\"env:{name}\"")).collect();
+            format!("[[source]]\nname = \"{name}\"\nprovider = \"{provider}\"\nsecrets = [{}]\n", secrets.join(", "))
+        };
+        let text = [
+            source("org", "github", "ONE"),
+            source("repo", "github", "TWO"),
+            source("both", "github", "TWO THREE"),
+            source("third", "github", "THREE") + "aliases = [\"old\"]\n",
+            source("pay", "stripe", "ONE"),
+        ]
+        .concat();
+        let environment = Environment::from([
+            ("ONE", "whsec_c2VjcmV0IG51bWJlciBvbmUu"),
+            ("TWO", "whsec_c2VjcmV0IG51bWJlciB0d28u"),
+            ("THREE", "whsec_c2VjcmV0IG51bWJlciAzLi4u"),
+        ]);
+        let config = Config::parse(&text, "makbuz.toml", Path::new("/nowhere"), &environment).expect("a configuration");
+        let found = sources(&config).expect("bound");
+        let among = |name: &str| {
+            let source = found.iter().find(|source| &*source.name == name).expect("configured");
+            source.guard_sources.iter().map(|name| name.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(among("org"), "org");
+        assert_eq!(among("repo"), "both old repo third", "over a third one that shares with both");
+        assert_eq!(among("third"), among("repo"));
+        assert_eq!(among("pay"), "pay", "never across providers");
     }
 }

@@ -1,6 +1,7 @@
 //! What the batch itself says: the events in order of arrival, their keys, and which come first for their key.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -21,6 +22,13 @@ pub(super) struct Event<'a> {
     pub key: EventKey,
     /// The id was too long, or not storable as text, and is its digest.
     pub digested: bool,
+}
+
+impl Event<'_> {
+    /// Of what proved it: its own content, or the delivery's.
+    pub fn signed_sha256(&self) -> [u8; 32] {
+        self.new.proof.as_ref().map_or(self.from.signed_sha256, |proof| proof.signed_sha256)
+    }
 }
 
 /// The batch, read once.
@@ -62,34 +70,40 @@ impl<'a> Plan<'a> {
 }
 
 /// Receipts to be held because their signed content is known under another id: from the store, or from an earlier delivery
-/// of this batch. An event whose key turns out to be taken is a duplicate all the same.
+/// or item of this batch. An event whose key turns out to be taken is a duplicate all the same.
 pub(super) async fn suspects(tx: &mut dyn Tx, plan: &Plan<'_>) -> Result<HashSet<ReceiptId>, StoreError> {
-    let mut asked = BTreeMap::<&str, Vec<[u8; 32]>>::new();
-    for delivery in plan.deliveries.iter().filter(|delivery| is_guarded(delivery)) {
-        asked.entry(&*delivery.provider).or_default().push(delivery.signed_sha256);
+    let mut asked = BTreeMap::<Scope<'_>, Vec<[u8; 32]>>::new();
+    for event in plan.events.iter().filter(|event| is_guarded(event.from)) {
+        asked.entry(scope(event.from)).or_default().push(event.signed_sha256());
     }
     let mut known = HashSet::new();
-    for (provider, mut signed) in asked {
+    for (scope, mut signed) in asked {
         signed.sort_unstable();
         signed.dedup();
-        for receipt in tx.receipts_by_signed(provider, &signed).await? {
-            known.extend(receipt.signed_sha256.map(|signed| (provider, signed)));
+        for receipt in tx.receipts_by_signed(scope.0, scope.1, &signed).await? {
+            known.extend(receipt.signed_sha256.map(|signed| (scope, signed)));
         }
     }
-    let mut carried_by = HashMap::<(&str, [u8; 32]), usize>::new();
+    let mut carried_by = HashMap::new();
     let mut suspects = HashSet::new();
-    for (position, event) in plan.events.iter().enumerate() {
-        if !is_guarded(event.from) {
-            continue;
-        }
-        let content = (&*event.from.provider, event.from.signed_sha256);
-        let carrier = *carried_by.entry(content).or_insert(event.delivery);
+    for (position, event) in plan.events.iter().enumerate().filter(|(_, event)| is_guarded(event.from)) {
+        let content = (scope(event.from), event.signed_sha256());
+        // The events of a delivery share its proof; an item with a proof of its own shares it with nothing.
+        let carrier = (event.delivery, event.new.proof.is_some().then_some(position));
+        let first = *carried_by.entry(content).or_insert(carrier);
         let is_first = plan.by_key[&event.key][0] == position;
-        if is_first && (known.contains(&content) || carrier != event.delivery) {
+        if is_first && (known.contains(&content) || first != carrier) {
             suspects.insert(event.new.receipt_id);
         }
     }
     Ok(suspects)
+}
+
+/// Provider and sources among which the same signed content is the same request.
+type Scope<'a> = (&'a str, &'a [Arc<str>]);
+
+fn scope(delivery: &NewDelivery) -> Scope<'_> {
+    (&delivery.provider, &delivery.guard_sources)
 }
 
 fn is_guarded(delivery: &NewDelivery) -> bool {

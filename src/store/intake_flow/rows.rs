@@ -149,8 +149,9 @@ fn receipt_row(event: &Event<'_>, suspect: bool) -> Receipt {
         pointer: new.pointer.as_deref().map(storable),
         part: if imported { None } else { new.part },
         item_sha256: (!imported).then_some(new.item_sha256),
-        signed_sha256: (from.origin == Origin::Delivery).then_some(from.signed_sha256),
-        verified_by: (!imported).then(|| from.verified_by.clone()),
+        signed_sha256: (from.origin == Origin::Delivery).then_some(event.signed_sha256()),
+        verified_by: (!imported)
+            .then(|| new.proof.as_ref().map_or(&from.verified_by, |proof| &proof.verified_by).clone()),
         origin: from.origin,
         flags: flags_text(&flags_of(event)),
         // Malformed says more than suspect: its id is the body's own digest, and a person looks at it anyway.

@@ -19,7 +19,9 @@ use crate::model::retry::RetryPolicy;
 use crate::model::subscription::{CompletesOn, Subscription, SubscriptionSet, Target};
 use crate::random::SeededRandom;
 use crate::store::tx::Counts;
-use crate::store::{ClaimRequest, ConfirmedRow, HandOver, LostRule, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict};
+use crate::store::{
+    ClaimRequest, ConfirmedRow, HandOver, LostRule, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict,
+};
 
 const RULE: LostRule = LostRule {
     older_than: Duration::from_secs(3600),

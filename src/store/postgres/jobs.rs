@@ -10,7 +10,8 @@ use crate::model::job::JobKey;
 use crate::model::subscription::SubscriptionSet;
 use crate::store::job_flow;
 use crate::store::{
-    ClaimRequest, ClaimedJob, JobStatus, Jobs, LostRule, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict, StoreError,
+    ClaimRequest, ClaimedJob, JobStatus, Jobs, LostRule, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict,
+    StoreError,
 };
 
 /// Runs a job flow in a command. Each named value is shared with the task, which may run the flow more than once.

@@ -14,7 +14,7 @@ use crate::model::id::OutboxId;
 use crate::model::job::{JobReason, OUTBOX_COUNT};
 use crate::store::tx::Tx;
 use crate::store::{
-    ConfirmedRow, FreshRows, HandOver, Outbox, OutboxMessage, OutboxQuery, OutboxStatus, StoreError, job_flow,
+    ConfirmedRow, FreshRows, HandOver, Outbox, OutboxLook, OutboxQuery, OutboxStatus, StoreError, job_flow,
 };
 
 #[async_trait]
@@ -38,7 +38,7 @@ impl Outbox for PostgresStore {
         flow!(self, "release_shards", [relay, shards], |tx, _random| release(tx, &relay, &shards))
     }
 
-    async fn read_outbox(&self, query: OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError> {
+    async fn read_outbox(&self, query: OutboxQuery) -> Result<OutboxLook, StoreError> {
         flow!(self, "read_outbox", [query], |tx, _random| tx.read_outbox(&query))
     }
 

@@ -1,6 +1,8 @@
 //! One open transaction on one connection. A failed statement is remembered: COMMIT of an aborted transaction reports no
 //! error, so it is never sent.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use sqlx::{PgConnection, Row};
@@ -14,7 +16,7 @@ use crate::model::job::{Job, JobKey};
 use crate::model::receipt::{EventKey, Receipt};
 use crate::random::Random;
 use crate::store::tx::{DivergenceRow, Due, IntakeRows, JobWrites, PayloadRow, SubscriptionState, Tx, Written};
-use crate::store::{HandOver, OutboxMessage, OutboxQuery, Redelivery, StoreError};
+use crate::store::{HandOver, OutboxLook, OutboxQuery, Redelivery, StoreError};
 
 /// A transaction between its BEGIN and its end.
 pub(super) struct PgTx<'c> {
@@ -144,10 +146,15 @@ impl Tx for PgTx<'_> {
         self.keep(done)
     }
 
-    async fn receipts_by_signed(&mut self, provider: &str, signed: &[[u8; 32]]) -> Result<Vec<Receipt>, StoreError> {
+    async fn receipts_by_signed(
+        &mut self,
+        provider: &str,
+        sources: &[Arc<str>],
+        signed: &[[u8; 32]],
+    ) -> Result<Vec<Receipt>, StoreError> {
         let locked = repeats::lock_signed(self.connection, signed).await;
         self.keep(locked)?;
-        let done = repeats::receipts_by_signed(self.connection, provider, signed).await;
+        let done = repeats::receipts_by_signed(self.connection, provider, sources, signed).await;
         self.keep(done)
     }
 
@@ -272,7 +279,7 @@ impl Tx for PgTx<'_> {
         self.keep(done).map(drop)
     }
 
-    async fn read_outbox(&mut self, query: &OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError> {
+    async fn read_outbox(&mut self, query: &OutboxQuery) -> Result<OutboxLook, StoreError> {
         let held_back = !self.held_back_subscriptions().await?.is_empty();
         let done = outbox::read(self.connection, query, self.now, held_back).await;
         self.keep(done)

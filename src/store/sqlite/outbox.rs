@@ -6,31 +6,32 @@ use std::time::Duration;
 
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
+use uuid::Uuid;
 
 use super::connection::failure;
 use super::rows::{get, hexed, ids_json, json, odd, receipt_columns};
 use super::tx::jobs::summed;
 use super::{receipts, rows};
 use crate::model::attempt::Trigger;
-use crate::model::id::{OutboxId, ReceiptId};
+use crate::model::id::{OutboxId, PayloadId, ReceiptId};
 use crate::model::job::{JobKey, Lane};
 use crate::model::receipt::Receipt;
-use crate::store::{HandOver, OutboxMessage, OutboxQuery, OutboxStatus, SHARDS, StoreError, part_of};
+use crate::store::{HandOver, OutboxLook, OutboxMessage, OutboxQuery, OutboxStatus, SHARDS, StoreError, part_of};
 
 /// Due rows, oldest due first. Each subscription is read from the start of its own due index up to the limit, so that a deep
 /// outbox costs a look no more than a shallow one, and a subscription that backs off hides no other.
-pub(super) async fn read(
-    conn: &mut SqliteConnection,
-    query: &OutboxQuery,
-    now: i64,
-) -> Result<Vec<OutboxMessage>, StoreError> {
+pub(super) async fn read(conn: &mut SqliteConnection, query: &OutboxQuery, now: i64) -> Result<OutboxLook, StoreError> {
     let rows = due_rows(conn, query, now).await?;
     let mut messages = Vec::with_capacity(rows.len());
     let mut shared: HashMap<ReceiptId, Arc<Receipt>> = HashMap::new();
     let (mut bytes, mut wanted) = (0_usize, HashSet::new());
     for row in &rows {
         let length: Option<i64> = get(row, "body_bytes")?;
-        bytes = bytes.saturating_add(usize::try_from(length.unwrap_or(0)).unwrap_or(usize::MAX));
+        let length = usize::try_from(length.unwrap_or(0)).unwrap_or(usize::MAX);
+        let payload = get::<Option<Uuid>>(row, "payload_id")?.map(PayloadId);
+        // The whole of a body is read, once, however small the items are that are wanted of it.
+        let new = payload.is_some_and(|id| !wanted.contains(&id));
+        bytes = bytes.saturating_add(if new { length } else { 0 });
         if bytes > query.bytes_max && !messages.is_empty() {
             break;
         }
@@ -58,7 +59,8 @@ pub(super) async fn read(
             message.body = Some(part_of(&payload.body, message.receipt.part));
         }
     }
-    Ok(messages)
+    let whole = messages.len() == rows.len() && rows.len() < usize::try_from(query.limit).unwrap_or(usize::MAX);
+    Ok(OutboxLook { messages, whole })
 }
 
 async fn due_rows(conn: &mut SqliteConnection, query: &OutboxQuery, now: i64) -> Result<Vec<SqliteRow>, StoreError> {
@@ -71,7 +73,7 @@ async fn due_rows(conn: &mut SqliteConnection, query: &OutboxQuery, now: i64) ->
                AND NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.name = c.subscription AND s.state <> 'active')
                AND (SELECT count(DISTINCT k.value ->> 0) FROM json_each(?5) k WHERE k.value ->> 1 = c.subscription) < ?6)
          SELECT o.id AS outbox_id, o.shard, o.subscription, o.attempt, o.lane, o.\"trigger\",
-                CASE WHEN r.part_start IS NULL THEN length(p.body) ELSE r.part_end - r.part_start END AS body_bytes, ",
+                length(p.body) AS body_bytes, ",
         receipt_columns!(),
         " FROM lanes l
           CROSS JOIN outbox o ON o.id IN (

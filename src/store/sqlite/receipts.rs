@@ -1,6 +1,7 @@
 //! Receipts and bodies by what is known of them.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sqlx::SqliteConnection;
@@ -36,6 +37,7 @@ pub(super) async fn by_key(conn: &mut SqliteConnection, keys: &[EventKey]) -> Re
 pub(super) async fn by_signed(
     conn: &mut SqliteConnection,
     provider: &str,
+    sources: &[Arc<str>],
     signed: &[[u8; 32]],
 ) -> Result<Vec<Receipt>, StoreError> {
     let found = sqlx::query(concat!(
@@ -44,11 +46,13 @@ pub(super) async fn by_signed(
         " FROM json_each(?2) e CROSS JOIN receipts r ON r.rowid IN (
               SELECT x.rowid FROM receipts x
               WHERE x.replay_guard = 1 AND x.signed_sha256 = unhex(e.value) AND x.provider = ?1
+                AND x.source IN (SELECT value FROM json_each(?3))
               ORDER BY x.rowid LIMIT 2)
           ORDER BY r.id"
     ))
     .bind(provider)
     .bind(json(&signed.iter().map(hex::encode).collect::<Vec<_>>()))
+    .bind(json(&sources.iter().map(|source| &**source).collect::<Vec<_>>()))
     .fetch_all(conn)
     .await
     .map_err(failure)?;

@@ -16,8 +16,8 @@ use crate::model::job::{Job, JobKey, JobReason, OUTBOX_COUNT};
 use crate::store::tx::{Counts, Tx};
 use crate::store::{
     Archive, ConfirmedRow, DeliveryVerdict, FreshRows, HandOver, Intake, JobQuery, JobView, NewDelivery, NewRejection,
-    Outbox, OutboxMessage, OutboxQuery, OutboxStatus, QuarantineBounds, ReceiptQuery, ReceiptView, StoreError,
-    StoredBody, job_flow,
+    Outbox, OutboxLook, OutboxQuery, OutboxStatus, QuarantineBounds, ReceiptQuery, ReceiptView, StoreError, StoredBody,
+    job_flow,
 };
 
 /// Refused requests written in one step.
@@ -96,7 +96,7 @@ impl Outbox for SqliteStore {
         self.write(move |tx| Box::pin(async move { outbox::release_shards(&mut tx.conn, &relay, &shards).await })).await
     }
 
-    async fn read_outbox(&self, query: OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError> {
+    async fn read_outbox(&self, query: OutboxQuery) -> Result<OutboxLook, StoreError> {
         let now = self.shared.clock.now();
         self.read(move |conn| Box::pin(async move { outbox::read(conn, &query, now).await })).await
     }

@@ -19,7 +19,7 @@ use crate::model::job::{Job, JobKey};
 use crate::model::receipt::{EventKey, Receipt};
 use crate::random::Random;
 use crate::store::tx::{DivergenceRow, Due, IntakeRows, JobWrites, PayloadRow, SubscriptionState, Tx, Written};
-use crate::store::{HandOver, OutboxMessage, OutboxQuery, Redelivery, StoreError};
+use crate::store::{HandOver, OutboxLook, OutboxQuery, Redelivery, StoreError};
 
 /// The writer's connection; BEGIN and COMMIT are the writer's own.
 pub(super) struct SqliteTx {
@@ -45,8 +45,13 @@ impl Tx for SqliteTx {
         receipts::by_key(&mut self.conn, keys).await
     }
 
-    async fn receipts_by_signed(&mut self, provider: &str, signed: &[[u8; 32]]) -> Result<Vec<Receipt>, StoreError> {
-        receipts::by_signed(&mut self.conn, provider, signed).await
+    async fn receipts_by_signed(
+        &mut self,
+        provider: &str,
+        sources: &[Arc<str>],
+        signed: &[[u8; 32]],
+    ) -> Result<Vec<Receipt>, StoreError> {
+        receipts::by_signed(&mut self.conn, provider, sources, signed).await
     }
 
     async fn insert_payloads(&mut self, payloads: &[PayloadRow]) -> Result<(), StoreError> {
@@ -151,7 +156,7 @@ impl Tx for SqliteTx {
         Ok(())
     }
 
-    async fn read_outbox(&mut self, query: &OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError> {
+    async fn read_outbox(&mut self, query: &OutboxQuery) -> Result<OutboxLook, StoreError> {
         outbox::read(&mut self.conn, query, self.clock.now()).await
     }
 

@@ -108,6 +108,7 @@ fn bind(catalog: &Catalog, provider: &str, secret: &[u8]) -> Inlet {
 
 pub fn source(name: &str, inlet: Inlet) -> EdgeSource {
     EdgeSource {
+        guard_sources: std::sync::Arc::new([name.into()]),
         name: name.into(),
         provider: "shop".into(),
         inlet: Arc::new(inlet),

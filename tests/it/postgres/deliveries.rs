@@ -77,6 +77,7 @@ pub fn delivery_at(event_id: &str, now: i64) -> NewDelivery {
         },
         signed_sha256: digest,
         replay_guard: false,
+        guard_sources: Arc::new(["shop".into()]),
         every_delivery: false,
         origin: Origin::Delivery,
         events: vec![event(event_id, now, &random)],
@@ -100,6 +101,7 @@ fn event(event_id: &str, now: i64, random: &dyn Random) -> NewEvent {
         item_sha256: [7; 32],
         flags: Vec::new(),
         hold: None,
+        proof: None,
     }
 }
 

@@ -21,7 +21,7 @@ async fn look(store: &PostgresStore, by_lane: bool) -> Vec<OutboxMessage> {
         skip_lanes: if by_lane { vec![(0, "none".to_owned())] } else { Vec::new() },
         ..OutboxQuery::default()
     };
-    store.read_outbox(query).await.expect("a look")
+    store.read_outbox(query).await.expect("a look").messages
 }
 
 async fn publish(store: &PostgresStore, rows: Vec<OutboxMessage>) {

@@ -238,7 +238,7 @@ impl Outbox for Memory {
         Ok(())
     }
 
-    async fn read_outbox(&self, query: OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError> {
+    async fn read_outbox(&self, query: OutboxQuery) -> Result<OutboxLook, StoreError> {
         let fed = self.fed.lock().expect("not poisoned").clone();
         if let Some(subscription) = fed {
             self.add(&subscription, b"{}");
@@ -246,7 +246,7 @@ impl Outbox for Memory {
         let mut state = self.there()?;
         state.looks += 1;
         let now = SystemClock.now();
-        let (mut found, mut bytes) = (Vec::new(), 0);
+        let (mut found, mut bytes, mut whole) = (Vec::new(), 0, true);
         for (row, due) in state.rows.values() {
             let lane = (row.shard, row.hand_over.key.subscription.clone());
             let wanted = *due <= now && query.shards.contains(&row.shard);
@@ -257,12 +257,13 @@ impl Outbox for Memory {
             if found.len() >= usize::try_from(query.limit).expect("few")
                 || (bytes > query.bytes_max && !found.is_empty())
             {
+                whole = false;
                 break;
             }
             found.push(row.clone());
         }
         state.seen.extend(found.iter().map(|row| row.id));
-        Ok(found)
+        Ok(OutboxLook { messages: found, whole })
     }
 
     async fn delete_outbox(&self, confirmed: &[ConfirmedRow]) -> Result<(), StoreError> {

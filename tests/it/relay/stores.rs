@@ -167,6 +167,7 @@ fn delivery(body: &str, random: &SystemRandom, known: &Arc<SubscriptionSet>) -> 
         item_sha256: [1; 32],
         flags: Vec::new(),
         hold: None,
+        proof: None,
     };
     NewDelivery {
         source: "stripe-eu".into(),
@@ -188,6 +189,7 @@ fn delivery(body: &str, random: &SystemRandom, known: &Arc<SubscriptionSet>) -> 
         },
         signed_sha256: [2; 32],
         replay_guard: false,
+        guard_sources: Arc::new(["stripe-eu".into()]),
         every_delivery: false,
         origin: Origin::Delivery,
         events: vec![event],

@@ -60,6 +60,7 @@ pub async fn counters_equal_a_real_count_after_random_deliveries(store: Arc<dyn 
             .read_outbox(query)
             .await
             .unwrap()
+            .messages
             .into_iter()
             .map(|message| ConfirmedRow { id: message.id, hand_over: message.hand_over, completes: draw(2) == 0 })
             .collect();

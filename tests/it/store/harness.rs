@@ -88,6 +88,7 @@ impl Harness {
             item_sha256: Sha256::digest(body.as_bytes()).into(),
             flags: Vec::new(),
             hold: None,
+            proof: None,
         }
     }
 
@@ -120,6 +121,7 @@ impl Harness {
             },
             signed_sha256: signed,
             replay_guard: false,
+            guard_sources: Arc::new(["web".into()]),
             every_delivery: false,
             origin: Origin::Delivery,
             events,

@@ -23,5 +23,5 @@ pub async fn everything_outlives_a_restart(store: Arc<dyn Store>, h: &Harness) {
     assert_eq!((again.verdict, again.receipt_id), (Verdict::Duplicate, first.receipt_id));
     let query =
         OutboxQuery { shards: (0..SHARDS).collect(), limit: 9, bytes_max: usize::MAX, ..OutboxQuery::default() };
-    assert_eq!(store.read_outbox(query).await.unwrap().len(), 1);
+    assert_eq!(store.read_outbox(query).await.unwrap().messages.len(), 1);
 }

@@ -1,10 +1,11 @@
 //! The replay guard: signed content that comes again under an id that is not signed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use makbuz::model::job::{INTAKE, JobReason, JobState};
-use makbuz::model::receipt::HoldReason;
-use makbuz::store::{NewDelivery, Store, Verdict};
+use makbuz::model::receipt::{HoldReason, ItemProof, VerifiedBy};
+use makbuz::store::{NewDelivery, NewEvent, ReceiptQuery, Store, Verdict};
 
 use super::harness::{Harness, both, deliver, deliver_all, deliver_one};
 
@@ -51,6 +52,51 @@ pub async fn a_batch_of_events_is_not_suspect_of_itself(store: Arc<dyn Store>, h
     assert!(first.events.iter().all(|event| event.verdict == Verdict::Stored));
     let again = deliver(&store, make()).await.unwrap();
     assert!(again.events.iter().all(|event| event.verdict == Verdict::Duplicate));
+}
+
+pub async fn items_with_a_proof_of_their_own_are_guarded_one_by_one(store: Arc<dyn Store>, h: &Harness) {
+    let item = |h: &Harness, id: &str, signed: u8| {
+        let delivery = h.delivery(id, "{}", &both());
+        let verified_by = VerifiedBy { secret: format!("s{signed}"), ..delivery.verified_by };
+        NewEvent { proof: Some(ItemProof { verified_by, signed_sha256: [signed; 32] }), ..h.event(id, "{}") }
+    };
+    let batch = |events: Vec<NewEvent>| {
+        let mut delivery = h.batch(events, b"[]", &both());
+        delivery.replay_guard = true;
+        delivery
+    };
+    let verdicts = async |events| {
+        let heard = deliver(&store, batch(events)).await.unwrap();
+        heard.events.iter().map(|event| event.verdict).collect::<Vec<_>>()
+    };
+    // Within one delivery, and with other items around it in the next: the item's own content decides.
+    let first = vec![item(h, "a", 1), item(h, "b", 2), item(h, "c", 1)];
+    assert_eq!(verdicts(first).await, [Verdict::Stored, Verdict::Stored, Verdict::Suspect]);
+    let second = vec![item(h, "d", 3), item(h, "e", 2), item(h, "a", 1)];
+    assert_eq!(verdicts(second).await, [Verdict::Stored, Verdict::Suspect, Verdict::Duplicate]);
+    let receipts = store.receipts(ReceiptQuery { limit: 10, ..ReceiptQuery::default() }).await.unwrap();
+    let proved: BTreeMap<&str, &str> = receipts
+        .iter()
+        .map(|view| (&*view.receipt.key.event_id, &*view.receipt.verified_by.as_ref().unwrap().secret))
+        .collect();
+    assert_eq!((proved["a"], proved["b"], proved["d"]), ("s1", "s2", "s3"), "each by what proved it");
+}
+
+/// Two sources of one provider with a secret each: nothing that one of them took would pass at the other.
+pub async fn sources_that_share_no_secret_are_guarded_apart(store: Arc<dyn Store>, h: &Harness) {
+    let through = |source: &str, id: &str, among: &[&str]| {
+        let mut delivery = guarded(h, id, 1);
+        delivery.source = source.into();
+        delivery.guard_sources = among.iter().map(|name| Arc::from(*name)).collect();
+        delivery
+    };
+    assert_eq!(deliver_one(&store, through("org", "e1", &["org"])).await.verdict, Verdict::Stored);
+    assert_eq!(deliver_one(&store, through("repo", "e2", &["repo"])).await.verdict, Verdict::Stored);
+    let both = deliver_all(&store, vec![through("x", "e3", &["x"]), through("y", "e4", &["y"])]).await;
+    assert!(both.iter().all(|heard| heard.as_ref().unwrap().events[0].verdict == Verdict::Stored));
+    // With the same secret it would pass, so it is looked for.
+    let shared = ["org", "twin"];
+    assert_eq!(deliver_one(&store, through("twin", "e5", &shared)).await.verdict, Verdict::Suspect);
 }
 
 pub async fn without_the_guard_nothing_is_suspect(store: Arc<dyn Store>, h: &Harness) {

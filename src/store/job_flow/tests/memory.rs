@@ -1,6 +1,7 @@
 //! A store of maps that refuses what the tables' constraints refuse.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use crate::model::receipt::{EventKey, Receipt};
 use crate::store::tx::{
     Counts, DivergenceRow, Due, IntakeRows, JobWrites, OutboxRow, PayloadRow, SubscriptionState, Tx, Written,
 };
-use crate::store::{HandOver, OutboxMessage, OutboxQuery, Redelivery, StoreError};
+use crate::store::{HandOver, OutboxLook, OutboxQuery, Redelivery, StoreError};
 
 #[derive(Default)]
 pub struct Memory {
@@ -85,7 +86,12 @@ impl Tx for Memory {
         panic!("no job flow does this")
     }
 
-    async fn receipts_by_signed(&mut self, _provider: &str, _signed: &[[u8; 32]]) -> Result<Vec<Receipt>, StoreError> {
+    async fn receipts_by_signed(
+        &mut self,
+        _provider: &str,
+        _sources: &[Arc<str>],
+        _signed: &[[u8; 32]],
+    ) -> Result<Vec<Receipt>, StoreError> {
         panic!("no job flow does this")
     }
 
@@ -210,7 +216,7 @@ impl Tx for Memory {
         Ok(())
     }
 
-    async fn read_outbox(&mut self, _query: &OutboxQuery) -> Result<Vec<OutboxMessage>, StoreError> {
+    async fn read_outbox(&mut self, _query: &OutboxQuery) -> Result<OutboxLook, StoreError> {
         panic!("no job flow does this")
     }
 

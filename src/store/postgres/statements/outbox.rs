@@ -15,7 +15,7 @@ use crate::model::id::{OutboxId, PayloadId, ReceiptId};
 use crate::model::job::{JobKey, Lane};
 use crate::model::receipt::Receipt;
 use crate::store::tx::OutboxRow;
-use crate::store::{HandOver, OutboxMessage, OutboxQuery};
+use crate::store::{HandOver, OutboxLook, OutboxMessage, OutboxQuery};
 
 pub(in super::super) async fn insert_outbox(connection: &mut PgConnection, outbox: &[OutboxRow], now: i64) -> Sql<()> {
     let query = sqlx::query(
@@ -76,6 +76,9 @@ FROM outbox o
 WHERE o.shard = ANY($1) AND o.next_at <= $2 AND o.id NOT IN (SELECT unnest($3::uuid[]))
 ORDER BY o.id LIMIT $4";
 
+/// Rows that each lane may give to a look at least; in the statement below as well.
+const LANE_SHARE_MIN: u32 = 64;
+
 // Some lanes stand still, with perhaps a million rows in them: step from lane to lane through the index, and read only the
 // due head of each that moves. A lane's share keeps the look short; the next look takes what is left.
 const LOOK_BY_LANE: &str = "-- look_at_outbox_by_lane
@@ -109,7 +112,7 @@ pub(in super::super) async fn read(
     query: &OutboxQuery,
     now: i64,
     held_back: bool,
-) -> Sql<Vec<OutboxMessage>> {
+) -> Sql<OutboxLook> {
     let by_lane = held_back || !query.skip_lanes.is_empty();
     let mut look = sqlx::query(if by_lane { LOOK_BY_LANE } else { LOOK })
         .bind(query.shards.iter().map(|shard| i16::from(*shard)).collect::<Vec<_>>())
@@ -123,8 +126,10 @@ pub(in super::super) async fn read(
     }
     let found = look.fetch_all(&mut *connection).await?;
     if found.is_empty() {
-        return Ok(Vec::new());
+        return Ok(OutboxLook { messages: Vec::new(), whole: true });
     }
+    // A lane that had more than its share had this many.
+    let bound = if by_lane { query.limit.min(LANE_SHARE_MIN) } else { query.limit };
     let ids = found.iter().map(|row| row.try_get("receipt_id").map(ReceiptId)).collect::<Sql<Vec<_>>>()?;
     let receipts = super::intake::receipts_by_id(&mut *connection, &ids).await?;
     let receipts: HashMap<ReceiptId, Arc<Receipt>> =
@@ -132,7 +137,9 @@ pub(in super::super) async fn read(
     let wanted = within(connection, &found, &ids, &receipts, query.bytes_max).await?;
     let payloads: Vec<PayloadId> = wanted.iter().filter_map(|(_, receipt)| receipt.payload_id).collect();
     let bodies = bodies::load(connection, &payloads).await?;
-    wanted.into_iter().map(|(row, receipt)| message(row, receipt, &bodies)).collect()
+    let whole = found.len() < usize::try_from(bound).unwrap_or(usize::MAX) && wanted.len() == found.len();
+    let messages = wanted.into_iter().map(|(row, receipt)| message(row, receipt, &bodies)).collect::<Sql<Vec<_>>>()?;
+    Ok(OutboxLook { messages, whole })
 }
 
 /// The rows whose bodies fit.

@@ -1,6 +1,7 @@
 //! What comes again: the replay guard's look, redeliveries and variants.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
@@ -33,10 +34,11 @@ pub(in super::super) async fn lock_signed(connection: &mut PgConnection, signed:
     Ok(())
 }
 
-/// Guarded receipts with one of these contents, the two oldest of each.
+/// Guarded receipts of these sources with one of these contents, the two oldest of each.
 pub(in super::super) async fn receipts_by_signed(
     connection: &mut PgConnection,
     provider: &str,
+    sources: &[Arc<str>],
     signed: &[[u8; 32]],
 ) -> Sql<Vec<Receipt>> {
     let found = sqlx::query(
@@ -44,13 +46,14 @@ pub(in super::super) async fn receipts_by_signed(
          SELECT r.* FROM unnest($2::bytea[]) AS s (digest)
          CROSS JOIN LATERAL (
              SELECT id AS receipt_id, * FROM receipts
-             WHERE replay_guard AND signed_sha256 = s.digest AND provider = $1
+             WHERE replay_guard AND signed_sha256 = s.digest AND provider = $1 AND source = ANY($3)
              ORDER BY id LIMIT 2
          ) r
          ORDER BY r.id",
     )
     .bind(provider)
     .bind(signed.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>())
+    .bind(sources.iter().map(|source| &**source).collect::<Vec<_>>())
     .fetch_all(connection)
     .await?;
     found.iter().map(rows::receipt).collect()

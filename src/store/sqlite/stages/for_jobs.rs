@@ -9,8 +9,8 @@ use crate::model::job::JobKey;
 use crate::model::subscription::SubscriptionSet;
 use crate::store::sqlite::{SqliteStore, status};
 use crate::store::{
-    ClaimRequest, ClaimedJob, JobStatus, Jobs, LostRule, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict, StoreError,
-    job_flow,
+    ClaimRequest, ClaimedJob, JobStatus, Jobs, LostRule, OutcomeReport, OutcomeVerdict, ReplayRequest, ReplayVerdict,
+    StoreError, job_flow,
 };
 
 #[async_trait]
@@ -58,10 +58,8 @@ impl Jobs for SqliteStore {
 
     async fn republish_lost(&self, subscription: &str, rule: LostRule) -> Result<u32, StoreError> {
         let (subscription, random) = (subscription.to_owned(), self.shared.random.clone());
-        self.write(move |tx| {
-            Box::pin(async move { job_flow::republish_lost(tx, &subscription, rule, &*random).await })
-        })
-        .await
+        self.write(move |tx| Box::pin(async move { job_flow::republish_lost(tx, &subscription, rule, &*random).await }))
+            .await
     }
 
     async fn replay(
