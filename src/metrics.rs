@@ -310,7 +310,10 @@ fn describe() {
     describe_counter!("makbuz_quarantine_dropped_total", "Rejections that did not reach the quarantine");
     describe_histogram!("makbuz_commit_seconds", "One intake transaction");
     describe_histogram!("makbuz_commit_batch_events", "Events in one intake transaction");
-    describe_counter!("makbuz_publishes_total", "Publishes by result: confirmed, nacked, unrouted, timeout, lost");
+    describe_counter!(
+        "makbuz_publishes_total",
+        "Publishes by result; what only the alternate exchange took counts as confirmed, and as unrouted when it is back"
+    );
     describe_counter!("makbuz_dead_letters_total", "Dead letters by what became of them: failed, republished, unknown");
     describe_histogram!("makbuz_publish_seconds", "Commit of an outbox row to its confirm");
     describe_gauge!("makbuz_outbox_depth", "Hand-overs that wait for the broker");

@@ -13,7 +13,7 @@ use crate::model::subscription::SubscriptionSet;
 use crate::store::{JobStatus, Jobs, StoreError};
 
 /// Codes of refused reports beside those of [`OutcomeError`].
-const MORE_CODES: [&str; 3] = ["no_such_job", "no_such_attempt", "row_refused"];
+const MORE_CODES: [&str; 4] = ["no_such_job", "no_such_attempt", "row_refused", "path_mismatch"];
 
 /// Starts every label value of processing at 0.
 pub fn start_metrics(subscriptions: &SubscriptionSet) {

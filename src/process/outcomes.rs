@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::metrics;
 use crate::model::outcome::OutcomeError;
 use crate::model::subscription::SubscriptionSet;
-use crate::store::{Intake, Jobs, NewRejection, OutcomeReport, OutcomeVerdict, QuarantineBounds, StoreError};
+use crate::store::{Intake, Jobs, NewRejection, OutcomeReport, QuarantineBounds, StoreError};
 
 /// Settings of the consumer.
 #[derive(Debug, Clone, Copy)]
@@ -207,7 +207,7 @@ impl OutcomeConsumer {
             match self.jobs.record_outcomes(batch, Arc::clone(subscriptions)).await {
                 Ok(verdicts) => {
                     for ((report, _), verdict) in part.iter().zip(verdicts) {
-                        self.note(report, verdict);
+                        account(report, verdict, self.clock.as_ref());
                     }
                 }
                 Err(StoreError::Row(_)) if part.len() > 1 => {
@@ -221,23 +221,6 @@ impl OutcomeConsumer {
             }
         }
         Ok(refused)
-    }
-
-    fn note(&self, report: &OutcomeReport, verdict: OutcomeVerdict) {
-        account(report, verdict, self.clock.as_ref());
-        let code = match verdict {
-            OutcomeVerdict::NoSuchJob => "no_such_job",
-            OutcomeVerdict::NoSuchAttempt => "no_such_attempt",
-            OutcomeVerdict::Applied(_) | OutcomeVerdict::Recorded | OutcomeVerdict::Already => return,
-        };
-        metrics::bad_report(code);
-        tracing::info!(
-            error.code = code,
-            receipt.id = %report.key.receipt,
-            subscription = report.key.subscription,
-            attempt.number = report.attempt,
-            "a report was refused"
-        );
     }
 
     async fn note_bad(&self, bad: &[(OutcomeError, &Incoming)], refused: &[&Incoming]) {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::pull_body::{ClaimAnswer, ClaimBody, ClaimedBody, ExtendAnswer, ExtendBody, OutcomeAnswer};
-use super::reports::{ReportReader, account};
+use super::reports::{ReportReader, account, refused};
 use crate::clock::Clock;
 use crate::metrics;
 use crate::model::job::JobKey;
@@ -208,6 +208,7 @@ impl Pull {
             }
         };
         if report.key != *job {
+            refused(&report, "path_mismatch");
             return Err(PullError::PathMismatch);
         }
         let (jobs, subscriptions, reports) =

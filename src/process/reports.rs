@@ -39,7 +39,12 @@ impl ReportReader {
 
 /// Counts what a committed report came to. Call it once for each, after the commit.
 pub fn account(report: &OutcomeReport, verdict: OutcomeVerdict, clock: &dyn Clock) {
-    let OutcomeVerdict::Applied(state) = verdict else { return };
+    let state = match verdict {
+        OutcomeVerdict::Applied(state) => state,
+        OutcomeVerdict::Recorded | OutcomeVerdict::Already => return,
+        OutcomeVerdict::NoSuchJob => return refused(report, "no_such_job"),
+        OutcomeVerdict::NoSuchAttempt => return refused(report, "no_such_attempt"),
+    };
     let subscription = &report.key.subscription;
     match report.kind {
         OutcomeKind::Started => return,
@@ -59,4 +64,17 @@ pub fn account(report: &OutcomeReport, verdict: OutcomeVerdict, clock: &dyn Cloc
             "a job waits for a person"
         );
     }
+}
+
+/// Counts and logs a report with the right token that no job can take.
+pub fn refused(report: &OutcomeReport, code: &'static str) {
+    metrics::bad_report(code);
+    tracing::info!(
+        error.code = code,
+        receipt.id = %report.key.receipt,
+        subscription = report.key.subscription,
+        attempt.number = report.attempt,
+        consumer = report.consumer,
+        "a report was refused"
+    );
 }

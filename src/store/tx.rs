@@ -215,6 +215,8 @@ pub trait Tx: Send {
     /// Whether the subscription has ever sent a report ([`Tx::note_report`]).
     async fn has_reported(&mut self, subscription: &str) -> Result<bool, StoreError>;
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError>;
+    /// The receipt is held no longer.
+    async fn release_hold(&mut self, receipt: ReceiptId) -> Result<(), StoreError>;
     /// Due outbox rows with their messages.
     async fn read_outbox(&mut self, query: &super::OutboxQuery) -> Result<OutboxLook, StoreError>;
     /// The hand-overs of these rows; rows that are gone are absent.

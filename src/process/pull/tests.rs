@@ -114,6 +114,8 @@ async fn every_refusal_has_its_code_and_its_status() {
     assert_eq!(extend(1, &token, Some(0)).await, ("out_of_range", 400));
     assert_eq!(extend(1, &token, Some(86_401)).await, ("out_of_range", 400));
 
+    let recorder = crate::metrics::builder().expect("buckets").build_recorder();
+    let counting = ::metrics::set_default_local_recorder(&recorder);
     let outcome = async |of: &JobKey, body: Vec<u8>| {
         let refused = pull.outcome(of, &body, "w").await.expect_err("refused");
         (refused.code(), refused.status())
@@ -123,6 +125,11 @@ async fn every_refusal_has_its_code_and_its_status() {
     assert_eq!(outcome(&badge(2), report(&badge(1), 1, "failed", "")).await, ("path_mismatch", 400));
     assert_eq!(outcome(&badge(1), report(&badge(1), 1, "started", "")).await, ("no_such_job", 404));
     assert_eq!(outcome(&badge(1), report(&badge(1), 1, "rejected", "")).await, ("no_such_attempt", 409));
+    drop(counting);
+    let shown = recorder.handle().render();
+    for code in ["report_malformed", "report_too_large", "path_mismatch", "no_such_job", "no_such_attempt"] {
+        assert!(shown.contains(&format!("makbuz_bad_reports_total{{code=\"{code}\"}} 1")), "{code}: {shown}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

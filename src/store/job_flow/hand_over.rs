@@ -120,6 +120,7 @@ pub(crate) async fn give_up_outbox(
     let now = tx.now().await?;
     let mut desk = Desk::lock(tx, &keys).await?;
     let note = bounded(note, TEXT_BYTES_MAX);
+    let mut ended = Vec::new();
     for (_, hand_over) in &waiting {
         let Some(folder) = desk.folder(&hand_over.key).filter(|folder| is_under_way(folder, hand_over.attempt)) else {
             continue;
@@ -134,6 +135,7 @@ pub(crate) async fn give_up_outbox(
             error_text: Some(note.clone()),
             ..attempt
         });
+        ended.push(&hand_over.key.subscription);
     }
     let writes = desk.into_writes();
     let written = tx.write_jobs(&writes).await?;
@@ -149,6 +151,10 @@ pub(crate) async fn give_up_outbox(
     let counts = counts.into_rows();
     if !counts.is_empty() {
         tx.add_counts(&counts).await?;
+    }
+    for subscription in ended {
+        metrics::attempt(subscription, OutcomeKind::Failed.as_str());
+        metrics::attempt_failure(subscription, reason.code());
     }
     Ok(gone)
 }

@@ -50,7 +50,9 @@ pub(super) async fn release(
         released.attempts.extend(fresh.history().cloned());
         released.jobs.push(fresh.job);
     }
-    folder.job = folder.job.released(now);
+    let was = receipt.hold_reason.map(|reason| format!("was held: {}", reason.code()));
+    tx.release_hold(receipt.id).await?;
+    folder.job = Job { note: was.or_else(|| folder.job.note.clone()), ..folder.job.released(now) };
     Ok(Ok(released))
 }
 

@@ -263,6 +263,14 @@ impl Tx for PgTx<'_> {
         self.keep(done)
     }
 
+    async fn release_hold(&mut self, receipt: ReceiptId) -> Result<(), StoreError> {
+        let done = sqlx::query("-- release_hold\nUPDATE receipts SET hold_reason = NULL WHERE id = $1")
+            .bind(receipt.0)
+            .execute(&mut *self.connection)
+            .await;
+        self.keep(done).map(drop)
+    }
+
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError> {
         let done = sqlx::query(
             "-- audit

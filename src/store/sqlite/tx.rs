@@ -138,6 +138,15 @@ impl Tx for SqliteTx {
         .map_err(failure)
     }
 
+    async fn release_hold(&mut self, receipt: ReceiptId) -> Result<(), StoreError> {
+        sqlx::query("-- release_hold\nUPDATE receipts SET hold_reason = NULL WHERE id = ?1")
+            .bind(receipt.0)
+            .execute(&mut self.conn)
+            .await
+            .map_err(failure)?;
+        Ok(())
+    }
+
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError> {
         let now = self.clock.now();
         sqlx::query(

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use makbuz::model::job::{Job, JobReason, JobState};
+use makbuz::model::attempt::Trigger;
+use makbuz::model::job::{INTAKE, Job, JobKey, JobReason, JobState};
 use makbuz::model::receipt::{HoldReason, Origin};
 use makbuz::model::subscription::{SubscriptionSet, Target};
-use makbuz::store::{NewDelivery, Store, Verdict};
+use makbuz::store::{NewDelivery, ReplayRequest, ReplayVerdict, Store, Verdict};
 
 use super::harness::{Harness, deliver_all, deliver_one, from_sources, set};
 
@@ -83,6 +84,17 @@ pub async fn held_and_imported_receipts_get_no_jobs_from_other_sources(store: Ar
     let first = deliver_one(&store, held).await;
     deliver_one(&store, through(h, "second", "{}")).await;
     assert_eq!(store.receipt(first.receipt_id).await.unwrap().unwrap().jobs.len(), 1);
+
+    // Let go by a person, it is like any other: the second source brings the jobs that only it brings.
+    let key = JobKey { receipt: first.receipt_id, subscription: INTAKE.to_owned() };
+    let request = ReplayRequest { trigger: Trigger::Release, actor: "ada".to_owned(), why: None };
+    let released = store.replay(&[key], request, by_source()).await.unwrap();
+    assert_eq!(released, [ReplayVerdict::Released(vec!["a".to_owned(), "any".to_owned()])]);
+    let view = store.receipt(first.receipt_id).await.unwrap().unwrap();
+    assert_eq!(view.receipt.hold_reason, None);
+    assert_eq!(view.jobs.iter().find_map(|job| job.note.as_deref()), Some("was held: no_id"));
+    deliver_one(&store, through(h, "second", "{}")).await;
+    assert_eq!(store.receipt(first.receipt_id).await.unwrap().unwrap().jobs.len(), 5);
 
     let mut imported = h.delivery("e2", "", &by_source());
     imported.origin = Origin::Imported;

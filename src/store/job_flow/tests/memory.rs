@@ -211,6 +211,11 @@ impl Tx for Memory {
         Ok(self.reported.contains(subscription))
     }
 
+    async fn release_hold(&mut self, receipt: ReceiptId) -> Result<(), StoreError> {
+        self.receipts.get_mut(&receipt).expect("a receipt").hold_reason = None;
+        Ok(())
+    }
+
     async fn audit(&mut self, actor: &str, action: &str, subject: &str, detail: &str) -> Result<(), StoreError> {
         self.audits.push((actor.to_owned(), action.to_owned(), subject.to_owned(), detail.to_owned()));
         Ok(())
