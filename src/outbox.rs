@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use held::{Held, HeldConfig};
-pub use message::{BROADCAST, MessageConfig, TokenOf, VERSION};
+pub use message::{MessageConfig, TokenOf, VERSION};
 pub use publisher::PublisherConfig;
 pub use relay::Relay;
 

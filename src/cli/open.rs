@@ -87,7 +87,9 @@ pub(crate) async fn existing_store(config: &Config) -> anyhow::Result<Arc<dyn St
 
 /// The configured subscriptions.
 pub(crate) fn subscriptions(config: &Config) -> Arc<SubscriptionSet> {
-    Arc::new(SubscriptionSet::new(config.subscriptions.iter().map(|entry| entry.subscription.clone()).collect()))
+    let all = config.subscriptions.iter().map(|entry| entry.subscription.clone()).collect();
+    let broadcast = config.amqp.as_ref().is_some_and(|amqp| amqp.broadcast);
+    Arc::new(SubscriptionSet::new(all).with_broadcast(broadcast))
 }
 
 /// The operators' API over a store, with neither broker nor claims.

@@ -122,6 +122,12 @@ pub(crate) const AMQP: Schema = Schema {
             "declare",
             "`declare` makes exchanges and queues; `check` only looks whether they are there",
         ),
+        key(
+            "broadcast",
+            "true or false",
+            "false",
+            "Also publishes each event once to the topic exchange `{prefix}.events`, key `{provider}.{type}`, for listeners that nothing waits for",
+        ),
         key("inline_max", "size", "256KiB", "Larger bodies go as `makbuz-body-url`"),
         key(
             "unroutable_after",
@@ -137,7 +143,7 @@ pub(crate) const AMQP: Schema = Schema {
         ),
         key("batch", "number", "256", "Messages in one batch, which is confirmed before the next"),
     ],
-    later: &["broadcast", "tls"],
+    later: &["tls"],
 };
 
 /// `[amqp]`.
@@ -146,6 +152,7 @@ pub struct AmqpSection {
     pub url: Secret,
     pub prefix: String,
     pub declare: bool,
+    pub broadcast: bool,
     pub inline_max: usize,
     pub unroutable_after: Duration,
     pub confirm_max: Duration,
@@ -170,6 +177,7 @@ pub(crate) fn read_amqp(table: &Table<'_>) -> Option<AmqpSection> {
         url: Secret::new(Vec::new(), "amqp.url"),
         prefix: table.parsed("prefix", prefix),
         declare: table.choice("topology", &[("declare", true), ("check", false)]),
+        broadcast: table.flag("broadcast"),
         inline_max: table.size("inline_max", 0..=8 << 20),
         unroutable_after: table.duration("unroutable_after", Duration::from_secs(30)..=Duration::from_secs(7 * 86_400)),
         confirm_max: table.duration("confirm_max", Duration::from_secs(1)..=Duration::from_secs(120)),

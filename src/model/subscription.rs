@@ -47,15 +47,30 @@ pub struct Subscription {
     pub rearm: bool,
 }
 
+/// The reserved subscription of hand-overs that belong to no job: each event once, for whoever listens.
+pub const BROADCAST: &str = "~events";
+
 /// All subscriptions of one configuration, in the order of the file.
 #[derive(Debug, Default)]
 pub struct SubscriptionSet {
     all: Vec<Arc<Subscription>>,
+    broadcast: bool,
 }
 
 impl SubscriptionSet {
     pub fn new(all: Vec<Subscription>) -> Self {
-        Self { all: all.into_iter().map(Arc::new).collect() }
+        Self { all: all.into_iter().map(Arc::new).collect(), broadcast: false }
+    }
+
+    /// The same, with each event handed on to listeners as well that no job waits for.
+    #[must_use]
+    pub fn with_broadcast(self, broadcast: bool) -> Self {
+        Self { broadcast, ..self }
+    }
+
+    /// Whether each event gets a hand-over of [`BROADCAST`].
+    pub fn broadcasts(&self) -> bool {
+        self.broadcast
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Subscription>> {

@@ -17,14 +17,11 @@ use crate::model::attempt::Trigger;
 use crate::model::id::ReceiptId;
 use crate::model::job::{JobKey, Lane};
 use crate::model::receipt::{Coverage, Receipt};
-use crate::model::subscription::Subscription;
+use crate::model::subscription::{BROADCAST, Subscription};
 use crate::store::{HandOver, OutboxMessage};
 
 /// `makbuz-version`: raised when a consumer must read something differently.
 pub const VERSION: i32 = 1;
-
-/// The reserved subscription of rows that go to the topic exchange for untracked listeners.
-pub const BROADCAST: &str = "~events";
 
 /// Longest header value; a longer one is sent as its digest, so that the content header fits one frame.
 const HEADER_BYTES_MAX: usize = 1024;
@@ -95,7 +92,10 @@ pub(crate) fn compose(
     let attempts_max = subscription.map_or(hand_over.attempt, tries);
     headers.int("attempts-max", attempts_max);
     headers.text("trigger", hand_over.trigger.as_str());
-    headers.text("token", &(config.token)(&hand_over.key, hand_over.attempt));
+    // Nobody reports on a broadcast.
+    if hand_over.key.subscription != BROADCAST {
+        headers.text("token", &(config.token)(&hand_over.key, hand_over.attempt));
+    }
     headers.text("operation-key", &receipt.id.to_string());
     headers.int("version", VERSION);
     if let Some(url) = body_url(receipt, inline, &config.public_url) {

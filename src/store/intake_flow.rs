@@ -9,10 +9,12 @@ mod rows;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::tx::Tx;
+use super::tx::{Counts, JobWrites, Tx};
 use super::{DeliveryVerdict, EventVerdict, FreshRows, NewDelivery, OutboxMessage, StoreError, Verdict, job_flow};
 use crate::model::id::ReceiptId;
-use crate::model::receipt::{Flag, HoldReason};
+use crate::model::job::OUTBOX_COUNT;
+use crate::model::receipt::{Flag, HoldReason, Origin};
+use crate::model::subscription::BROADCAST;
 use crate::random::Random;
 
 pub(crate) use fresh::HeldRows;
@@ -56,11 +58,36 @@ pub(crate) async fn commit_batch(
         Some(_) => fresh::messages(tx, &plan, &planned, &inserted, now).await?,
         None => Vec::new(),
     };
+    broadcast(tx, &plan, &planned, &inserted, context, &mut counts).await?;
     let counts = counts.into_rows();
     if !counts.is_empty() {
         tx.add_counts(&counts).await?;
     }
     Ok(CommittedBatch { verdicts: plan.by_delivery(verdicts), fresh })
+}
+
+/// Hands new events that are not held to whoever listens, where the configuration says so.
+async fn broadcast(
+    tx: &mut dyn Tx,
+    plan: &Plan<'_>,
+    planned: &Planned,
+    inserted: &HashSet<ReceiptId>,
+    context: &IntakeContext<'_>,
+    counts: &mut Counts,
+) -> Result<(), StoreError> {
+    let now = tx.now().await?;
+    let receipts = planned.rows.receipts.iter().zip(&planned.event).filter(|(receipt, event)| {
+        inserted.contains(&receipt.id)
+            && receipt.hold_reason.is_none()
+            && receipt.origin != Origin::Imported
+            && plan.events[**event].from.subscriptions.broadcasts()
+    });
+    let outbox: Vec<_> = receipts.map(|(receipt, _)| rows::broadcast(receipt.id, now, context)).collect();
+    if outbox.is_empty() {
+        return Ok(());
+    }
+    counts.add(BROADCAST, OUTBOX_COUNT, i64::try_from(outbox.len()).unwrap_or(i64::MAX));
+    tx.write_jobs(&JobWrites { outbox, ..JobWrites::default() }).await.map(drop)
 }
 
 /// Verdicts of the events that became receipts; those of all others are filled in by [`duplicates::record`].

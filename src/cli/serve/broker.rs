@@ -99,6 +99,7 @@ pub(crate) fn config(section: &AmqpSection) -> AmqpConfig {
     AmqpConfig {
         prefix: section.prefix.clone(),
         topology: if section.declare { TopologyMode::Declare } else { TopologyMode::Check },
+        broadcast: section.broadcast,
         inline_max: section.inline_max,
         ..AmqpConfig::new(SecretString::from(url))
     }

@@ -194,6 +194,7 @@ fn broadcasts_go_to_the_topic_exchange_and_may_reach_nobody() {
     let message = compose(&row, &Bytes::from_static(b"{}"), None, &config());
     assert_eq!((message.exchange.as_str(), message.routing_key.as_str()), ("makbuz.events", "stripe.orders.create"));
     assert!(!message.mandatory);
+    assert!(header(&message.properties, "makbuz-token").is_none(), "nobody reports on it");
 }
 
 #[test]

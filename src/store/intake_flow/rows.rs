@@ -9,7 +9,7 @@ use crate::model::filter::EventFacts;
 use crate::model::id::{OutboxId, ReceiptId};
 use crate::model::job::{INTAKE, Job, JobKey, JobReason, JobState, Lane};
 use crate::model::receipt::{Flag, HoldReason, Origin, Receipt, flags_text};
-use crate::model::subscription::{Subscription, Target};
+use crate::model::subscription::{BROADCAST, Subscription, Target};
 use crate::store::tx::{IntakeRows, OutboxRow, PayloadRow};
 use crate::store::{NewDelivery, SHARDS, headers};
 
@@ -107,18 +107,27 @@ pub(super) fn review_job(receipt: &Receipt, subscription: &str, source: &str, re
 
 /// The outbox row of a job that is queued.
 pub(super) fn hand_over(job: &Job, now: i64, context: &IntakeContext<'_>) -> Option<OutboxRow> {
-    (job.state == JobState::Queued).then(|| OutboxRow {
+    (job.state == JobState::Queued).then(|| first_row(job.key.clone(), now, context))
+}
+
+/// The outbox row of a receipt for whoever listens.
+pub(super) fn broadcast(receipt: ReceiptId, now: i64, context: &IntakeContext<'_>) -> OutboxRow {
+    first_row(JobKey { receipt, subscription: BROADCAST.to_owned() }, now, context)
+}
+
+fn first_row(key: JobKey, now: i64, context: &IntakeContext<'_>) -> OutboxRow {
+    OutboxRow {
         id: OutboxId::new(now, context.random),
-        key: job.key.clone(),
-        attempt: job.attempt,
-        lane: job.lane,
+        attempt: 1,
+        lane: Lane::Fresh,
         trigger: Trigger::First,
         shard: match &context.fresh {
-            Some(fresh) => fresh.shard(job.key.receipt) % SHARDS,
-            None => hashed_shard(job.key.receipt),
+            Some(fresh) => fresh.shard(key.receipt) % SHARDS,
+            None => hashed_shard(key.receipt),
         },
         due_in: 0,
-    })
+        key,
+    }
 }
 
 /// A shard by the random end of the id.

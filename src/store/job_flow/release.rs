@@ -3,10 +3,12 @@
 use super::super::tx::{OutboxRow, Tx};
 use super::armed::set_off;
 use super::desk::Folder;
+use super::outbox_row;
 use super::replay::{Authority, facts, has_words};
 use crate::model::attempt::{Attempt, Trigger};
 use crate::model::job::{Job, JobKey, JobState, Lane};
 use crate::model::receipt::Receipt;
+use crate::model::subscription::BROADCAST;
 use crate::random::Random;
 use crate::store::{ReplayRequest, StoreError};
 
@@ -49,6 +51,11 @@ pub(super) async fn release(
         released.outbox.extend(set_off(&mut fresh, subscription.target, Trigger::Release, now, random)?);
         released.attempts.extend(fresh.history().cloned());
         released.jobs.push(fresh.job);
+    }
+    if authority.subscriptions.broadcasts() {
+        let mut event = waiting(receipt, BROADCAST, now);
+        event.attempt = 1;
+        released.outbox.push(outbox_row(&event, Lane::Fresh, Trigger::Release, 0, now, random));
     }
     let was = receipt.hold_reason.map(|reason| format!("was held: {}", reason.code()));
     tx.release_hold(receipt.id).await?;

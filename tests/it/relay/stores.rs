@@ -24,13 +24,13 @@ use crate::support::rabbit::{Rabbit, Taker};
 /// Events for each case.
 const EVENTS: usize = 200;
 
-async fn sqlite(folder: &tempfile::TempDir) -> Arc<SqliteStore> {
+pub async fn sqlite(folder: &tempfile::TempDir) -> Arc<SqliteStore> {
     let config = SqliteConfig::at(folder.path().join("makbuz.db"));
     let opened = SqliteStore::open(config, Arc::new(SystemClock), Arc::new(SystemRandom::new())).await;
     Arc::new(opened.expect("the store opens"))
 }
 
-async fn postgres(database: &TestDatabase) -> Arc<PostgresStore> {
+pub async fn postgres(database: &TestDatabase) -> Arc<PostgresStore> {
     let store = PostgresStore::open(database.config(), Arc::new(SystemRandom::new()));
     eventually("the store is ready", LIMIT, async || store.ready().await.ok()).await;
     store
@@ -139,7 +139,7 @@ async fn healthy_goes_on_and_the_other_arrives<S: Store>(
 }
 
 /// Takes until `distinct` messages have come: id → bytes.
-async fn take(taker: &mut Taker, distinct: usize) -> HashMap<String, String> {
+pub async fn take(taker: &mut Taker, distinct: usize) -> HashMap<String, String> {
     let mut came = HashMap::new();
     while came.len() < distinct {
         let message = taker.next(LIMIT).await;
@@ -149,7 +149,7 @@ async fn take(taker: &mut Taker, distinct: usize) -> HashMap<String, String> {
     came
 }
 
-fn delivery(body: &str, random: &SystemRandom, known: &Arc<SubscriptionSet>) -> NewDelivery {
+pub fn delivery(body: &str, random: &SystemRandom, known: &Arc<SubscriptionSet>) -> NewDelivery {
     let now = SystemClock.now();
     let receipt_id = ReceiptId::new(now, random);
     let event = NewEvent {
