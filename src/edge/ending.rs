@@ -38,6 +38,8 @@ impl Kept {
 pub(super) enum Failure {
     #[error("{}", .0.detail)]
     Rejected(Rejection),
+    #[error("the source takes other methods")]
+    Method,
     #[error("the content is encoded")]
     Encoding,
     #[error("the body was not read whole: {0:?}")]
@@ -57,6 +59,7 @@ impl Failure {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Rejected(rejection) => rejection.code.code(),
+            Self::Method => "method_not_allowed",
             Self::Encoding => "content_encoding",
             Self::Body(BodyError::TooLarge) => "body_too_large",
             Self::Body(BodyError::Timeout) => "body_timeout",
@@ -73,7 +76,7 @@ impl Failure {
         match self {
             Self::Rejected(rejection) => rejection.code == RejectionCode::NoSecret,
             Self::Body(error) => *error == BodyError::Budget,
-            Self::Encoding => false,
+            Self::Method | Self::Encoding => false,
             Self::Overloaded(_) | Self::Late | Self::Store(_) | Self::Panicked => true,
         }
     }

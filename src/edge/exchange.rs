@@ -45,7 +45,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Reads the head. An error is the answer to a request that leads nowhere.
+    /// Reads the head. An error is the answer to a request that leads nowhere, or comes by a method that its source does
+    /// not take.
     pub fn open<B>(edge: &Arc<Edge>, request: &mut Request<B>) -> Result<Self, Box<Answer>> {
         let arrival = request.extensions_mut().remove::<Arrival>().ok_or_else(|| Box::new(reply::unavailable(1)))?;
         let path = request.uri().path();
@@ -59,10 +60,6 @@ impl Exchange {
             return Err(Box::new(reply::not_found()));
         };
         let source = &routed.source;
-        if !source.inlet.methods().contains(request.method()) {
-            observe::refused(source, "method_not_allowed", arrival.first_byte);
-            return Err(Box::new(reply::method_not_allowed(source.inlet.methods())));
-        }
         let (tries, query) = match request.uri().query() {
             Some(query) if source.browser().is_some() => browser::split_tries(query),
             query => (0, query.map(str::to_owned)),
@@ -79,8 +76,14 @@ impl Exchange {
         }
         let headers = std::mem::take(request.headers_mut());
         let peer = edge.config.trusted_proxies.client(arrival.peer, &headers).to_string();
-        let (edge, method) = (Arc::clone(edge), request.method().clone());
-        Ok(Self { edge, setup, routed, arrival, method, path, query, headers, peer, url, tries, begun: Instant::now() })
+        let (edge, method, begun) = (Arc::clone(edge), request.method().clone(), Instant::now());
+        let opened = Self { edge, setup, routed, arrival, method, path, query, headers, peer, url, tries, begun };
+        // Here and not where bodies are read: it needs no place among the requests at work.
+        if opened.inlet().methods().contains(&opened.method) {
+            Ok(opened)
+        } else {
+            Err(Box::new(opened.close(Err(Failure::Method), None)))
+        }
     }
 
     pub fn inlet(&self) -> &Inlet {

@@ -64,13 +64,6 @@ pub(super) fn kept(source: &EdgeSource, kept: &Kept, result: DeliveryResult, too
     }
 }
 
-/// A request refused by its head alone.
-pub(super) fn refused(source: &EdgeSource, code: &'static str, first_byte: Instant) {
-    metrics::delivery(&source.name, DeliveryResult::Rejected, Instant::now() - first_byte);
-    metrics::rejection(&source.name, code);
-    info!(source = &*source.name, error.code = code, "a delivery was refused");
-}
-
 /// A path that leads to no source. At debug: strangers knock all day, and the operator has the list of paths.
 pub(super) fn unknown_path(first_byte: Instant) {
     metrics::delivery(UNKNOWN, DeliveryResult::Rejected, Instant::now() - first_byte);
