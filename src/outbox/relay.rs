@@ -24,7 +24,9 @@ use crate::model::job::{JobKey, JobReason, Lane};
 use crate::model::subscription::CompletesOn;
 use crate::store::{ConfirmedRow, HandOver, OutboxMessage, OutboxQuery};
 
-/// Hand-overs whose first return is remembered; past it the oldest news is forgotten, and their hour begins anew.
+/// Hand-overs whose first return is remembered; while so many are, a further one is not. Its hour then counts from its row,
+/// so begins anew with each return, save for a first attempt, which counts from the arrival; and a slow row, which counts
+/// from its first return alone, stays until there is room.
 const RETURNED_MAX: usize = 4096;
 /// How many hand-overs the `unrouted` consumer may report before the relay has heard them; more are only hints lost.
 const UNROUTED_NEWS_MAX: usize = 1024;
