@@ -156,7 +156,11 @@ async fn start_admin(
         broker: broker.map(broker::Started::look),
         ..open::admin_over(config, Arc::clone(&parts.store), Arc::new(tokens(config)), metrics)
     };
-    let listen = ListenConfig { connections_max: config.admin.connections_max as usize, ..ListenConfig::default() };
+    let listen = ListenConfig {
+        connections_max: config.admin.connections_max as usize,
+        idle_max: config.admin.idle_max,
+        header_bytes_max: config.admin.header_max,
+    };
     let stop = parts.lifecycle.stop();
     if let Some(address) = config.consume.listen {
         let (listener, _) = bind(address, "[consume] listen").await?;

@@ -136,8 +136,27 @@ pub(crate) const ADMIN: Schema = Schema {
             "127.0.0.1:8081",
             "The operators' listener: API, `/metrics`, `/livez`, `/readyz`; never open it to the internet",
         ),
-        key("connections_max", "number", "256", "Open connections, those of `[consume]` counted apart"),
+        key(
+            "connections_max",
+            "number",
+            "256",
+            "Open connections, those of `[consume]` counted apart; past it the one that is idle longest is closed for the next",
+        ),
+        key(
+            "idle_max",
+            "time",
+            "60s",
+            "From the connection, or the last answer, to the end of the next request's headers",
+        ),
+        key("header_max", "size", "16KiB", "All headers of one request together"),
         key("body_max", "size", "256KiB", "Largest request body"),
+        key("body_time_max", "time", "10s", "From the headers to the end of the body"),
+        key(
+            "requests_max",
+            "number",
+            "256",
+            "Requests that are worked on at once, of each listener; past it 503. Health and metrics are not counted",
+        ),
     ],
     later: &["tls", "panel"],
 };
@@ -147,14 +166,22 @@ pub(crate) const ADMIN: Schema = Schema {
 pub struct AdminSection {
     pub listen: SocketAddr,
     pub connections_max: u32,
+    pub idle_max: Duration,
+    pub header_max: usize,
     pub body_max: usize,
+    pub body_time_max: Duration,
+    pub requests_max: u32,
 }
 
 pub(crate) fn read_admin(table: &Table<'_>) -> AdminSection {
     AdminSection {
         listen: table.address("listen"),
         connections_max: table.count("connections_max", 1..=1_000_000),
+        idle_max: table.duration("idle_max", SECOND..=MINUTE * 60),
+        header_max: table.size("header_max", 8192..=1 << 20),
         body_max: table.size("body_max", 1024..=64 << 20),
+        body_time_max: table.duration("body_time_max", SECOND..=MINUTE * 10),
+        requests_max: table.count("requests_max", 1..=1_000_000),
     }
 }
 
