@@ -44,6 +44,12 @@ pub(crate) const EDGE: Schema = Schema {
         key("connections_max", "number", "2048", "Open connections in all"),
         key("connections_per_peer_max", "number", "512", "Open connections of one address, trusted proxies apart"),
         key("requests_max", "number", "1024", "Requests that are worked on at once; past it 503"),
+        key(
+            "client_share_percent",
+            "number",
+            "50",
+            "How much of `requests_max` and `bodies_max` one client may have at once, by the address that a trusted proxy names; past it 503",
+        ),
         key("stop_max", "time", "25s", "How long a stop waits for what is under way, in all stages"),
     ],
     later: &["tls", "http2"],
@@ -68,6 +74,7 @@ pub struct EdgeSection {
     pub connections_max: u32,
     pub connections_per_peer_max: u32,
     pub requests_max: u32,
+    pub client_share_percent: u32,
     pub stop_max: Duration,
 }
 
@@ -117,6 +124,7 @@ pub(crate) fn read_edge(table: &Table<'_>) -> EdgeSection {
         connections_max: table.count("connections_max", 1..=1_000_000),
         connections_per_peer_max: table.count("connections_per_peer_max", 1..=1_000_000),
         requests_max: table.count("requests_max", 1..=1_000_000),
+        client_share_percent: table.count("client_share_percent", 1..=100),
         stop_max: table.duration("stop_max", SECOND..=MINUTE * 10),
     }
 }

@@ -6,6 +6,9 @@ use crate::metrics::DeliveryResult;
 use crate::provider::{Rejection, RejectionCode, Reply};
 use crate::store::{DeliveryVerdict, StoreError, Verdict};
 
+/// Code of what one client was refused so that others have their share.
+pub(super) const CLIENT_SHARE: &str = "client_share";
+
 /// How a request ended well.
 pub(super) enum Ending {
     Handshake(Reply),
@@ -46,6 +49,8 @@ pub(super) enum Failure {
     Body(BodyError),
     #[error("too many {0} at once")]
     Overloaded(&'static str),
+    #[error("too many requests of one client at once")]
+    ClientShare,
     #[error("no verdict in time, the commit goes on")]
     Late,
     #[error("{0}")]
@@ -65,6 +70,7 @@ impl Failure {
             Self::Body(BodyError::Timeout) => "body_timeout",
             Self::Body(BodyError::Broken) => "body_broken",
             Self::Body(BodyError::Budget) | Self::Overloaded(_) => "overloaded",
+            Self::Body(BodyError::ClientShare) | Self::ClientShare => CLIENT_SHARE,
             Self::Late => "answer_limit",
             Self::Store(error) => error.code(),
             Self::Panicked => "panicked",
@@ -75,9 +81,9 @@ impl Failure {
     pub fn is_ours(&self) -> bool {
         match self {
             Self::Rejected(rejection) => rejection.code == RejectionCode::NoSecret,
-            Self::Body(error) => *error == BodyError::Budget,
+            Self::Body(error) => matches!(error, BodyError::Budget | BodyError::ClientShare),
             Self::Method | Self::Encoding => false,
-            Self::Overloaded(_) | Self::Late | Self::Store(_) | Self::Panicked => true,
+            Self::Overloaded(_) | Self::ClientShare | Self::Late | Self::Store(_) | Self::Panicked => true,
         }
     }
 }

@@ -7,15 +7,22 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use super::EdgeSource;
-use super::ending::Kept;
+use super::ending::{CLIENT_SHARE, Kept};
 use crate::metrics::{self, DeliveryResult};
 use crate::model::receipt::HoldReason;
 use crate::provider::RejectionCode;
 use crate::store::Verdict;
 
 /// Codes of refusals that the edge itself gives; a definition's are [`RejectionCode`]'s.
-pub const REJECTION_CODES: [&str; 6] =
-    ["content_encoding", "body_too_large", "body_timeout", "body_broken", "method_not_allowed", "mixed_batch"];
+pub const REJECTION_CODES: [&str; 7] = [
+    "content_encoding",
+    "body_too_large",
+    "body_timeout",
+    "body_broken",
+    "method_not_allowed",
+    "mixed_batch",
+    CLIENT_SHARE,
+];
 
 /// The label of what belongs to no source.
 const UNKNOWN: &str = "unknown";

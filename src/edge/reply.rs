@@ -51,8 +51,9 @@ pub(super) fn failed(source: &EdgeSource, failure: &Failure) -> Answer {
         Failure::Body(BodyError::TooLarge) => empty(StatusCode::PAYLOAD_TOO_LARGE),
         Failure::Body(BodyError::Timeout) => empty(StatusCode::REQUEST_TIMEOUT),
         Failure::Body(BodyError::Broken) => empty(StatusCode::BAD_REQUEST),
-        Failure::Body(BodyError::Budget)
+        Failure::Body(BodyError::Budget | BodyError::ClientShare)
         | Failure::Overloaded(_)
+        | Failure::ClientShare
         | Failure::Late
         | Failure::Store(_)
         | Failure::Panicked => unavailable(1),

@@ -39,6 +39,7 @@ fn config(config: &Config) -> anyhow::Result<EdgeConfig> {
         connections_max: edge.connections_max as usize,
         connections_per_peer_max: edge.connections_per_peer_max as usize,
         requests_max: edge.requests_max as usize,
+        client_share_percent: edge.client_share_percent,
         first_byte_limit: edge.first_byte_max,
         header_limit: edge.header_time_max,
         body_limit: edge.body_time_max,
