@@ -29,7 +29,7 @@ pub(super) async fn start(parts: &Parts) -> anyhow::Result<Option<SocketAddr>> {
     Ok(Some(address))
 }
 
-fn config(config: &Config) -> anyhow::Result<EdgeConfig> {
+pub(super) fn config(config: &Config) -> anyhow::Result<EdgeConfig> {
     let edge = &config.edge;
     let networks = edge.trusted_proxies.iter().map(|network| network.to_string().parse()).collect::<Result<_, _>>()?;
     let header = if edge.forwarded_rfc7239 { ForwardedHeader::Forwarded } else { ForwardedHeader::XForwardedFor };
