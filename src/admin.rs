@@ -26,6 +26,7 @@ mod gauges;
 mod health;
 mod jobs;
 mod listen;
+mod places;
 mod pull;
 mod receipts;
 mod rejections;
@@ -78,7 +79,7 @@ pub struct Admin {
 pub struct Limits {
     /// Largest request body. Default 256 KiB.
     pub body_bytes_max: usize,
-    /// Requests that are worked on at once; past it 503. Default 256.
+    /// Requests that are worked on at once, of each listener; past it 503. Default 256.
     pub requests_max: usize,
     /// From the headers of a request to the end of its body. Default 10 s.
     pub body_time_max: Duration,

@@ -15,6 +15,7 @@ mod quarantine;
 mod receive;
 mod reply;
 mod route;
+mod shares;
 mod stack;
 mod ticket;
 mod unknown;
@@ -85,6 +86,8 @@ pub struct Edge {
     budget: body::Budget,
     /// Requests at work at once, shared by all connections.
     places: GlobalConcurrencyLimitLayer,
+    /// How many of them each client has.
+    clients: Arc<shares::Shares>,
     /// Verifications on the blocking pool.
     heavy: Arc<Semaphore>,
     quarantine: quarantine::Quarantine,
@@ -107,6 +110,7 @@ impl Edge {
             setup: ArcSwap::from_pointee(Setup { routes: route::Routes::new(&sources), subscriptions }),
             budget: body::Budget::new(config.bytes_max),
             places: GlobalConcurrencyLimitLayer::new(config.requests_max),
+            clients: Arc::default(),
             heavy: Arc::new(Semaphore::new(config.heavy_max)),
             quarantine: quarantine::Quarantine::new(&config),
             unknown: unknown::UnknownPaths::default(),

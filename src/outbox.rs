@@ -108,11 +108,28 @@ pub struct Stop {
 }
 
 /// Runs the relay and both consumers until they are stopped. Keep the broker's connections until this has returned.
-/// Run it on a task that is never aborted: store calls must not be dropped half way.
+/// Run it on a task that is never aborted: store calls must not be dropped half way. It also returns when one of the parts
+/// ended by itself, the publisher's task too: whoever runs the stage has to see to it that this is noticed.
 pub async fn run(config: RelayConfig, message: MessageConfig, parts: Parts, broker: Arc<Broker>, stop: Stop) {
     let relay = Relay::new(config.clone(), message, parts.clone(), &broker);
+    run_around(relay, &config, parts, &broker, &stop).await;
+}
+
+async fn run_around(relay: Relay, config: &RelayConfig, parts: Parts, broker: &Broker, stop: &Stop) {
+    let stage = Stop { soft: stop.soft.child_token(), hard: stop.hard.child_token() };
     let told = relay.unrouted();
-    let unrouted = unrouted::run(&config, parts.clone(), &broker, told, stop.clone());
-    let dead = dead::run(&config, parts, &broker, stop.clone());
-    tokio::join!(relay.run(stop), unrouted, dead);
+    let unrouted = unrouted::run(config, parts.clone(), broker, told, stage.clone());
+    let dead = dead::run(config, parts, broker, stage.clone());
+    tokio::join!(
+        // Boxed: its future is the large one.
+        takes_along(Box::pin(relay.run(stage.clone())), &stage),
+        takes_along(unrouted, &stage),
+        takes_along(dead, &stage)
+    );
+}
+
+/// None of the parts is of use without the others: the first that ends asks the rest to finish.
+async fn takes_along(part: impl Future<Output = ()>, stage: &Stop) {
+    part.await;
+    stage.soft.cancel();
 }

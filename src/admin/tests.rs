@@ -1,5 +1,7 @@
 //! Tokens, roles and scopes, over a real store.
 
+mod limits;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

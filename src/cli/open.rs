@@ -110,7 +110,16 @@ pub(crate) fn admin_over(
         broker: None,
         metrics,
         gauges: Arc::new(Gauges::default()),
-        limits: Limits { body_bytes_max: config.admin.body_max, ..Limits::default() },
+        limits: limits(config),
+    }
+}
+
+/// What `[admin]` says of requests.
+pub(crate) fn limits(config: &Config) -> Limits {
+    Limits {
+        body_bytes_max: config.admin.body_max,
+        requests_max: config.admin.requests_max as usize,
+        body_time_max: config.admin.body_time_max,
     }
 }
 

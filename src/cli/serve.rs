@@ -156,7 +156,7 @@ async fn start_admin(
         broker: broker.map(broker::Started::look),
         ..open::admin_over(config, Arc::clone(&parts.store), Arc::new(tokens(config)), metrics)
     };
-    let listen = ListenConfig { connections_max: config.admin.connections_max as usize, ..ListenConfig::default() };
+    let listen = listen_config(config);
     let stop = parts.lifecycle.stop();
     if let Some(address) = config.consume.listen {
         let (listener, _) = bind(address, "[consume] listen").await?;
@@ -183,4 +183,54 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<(TcpListener, So
     let listener = TcpListener::bind(address).await.with_context(|| format!("{key} = {address}"))?;
     let bound = listener.local_addr()?;
     Ok((listener, bound))
+}
+
+fn listen_config(config: &Config) -> ListenConfig {
+    ListenConfig {
+        connections_max: config.admin.connections_max as usize,
+        idle_max: config.admin.idle_max,
+        header_bytes_max: config.admin.header_max,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Environment;
+
+    const TEXT: &str = "[admin]
+connections_max = 11
+idle_max = \"12s\"
+header_max = \"13KiB\"
+body_max = \"14KiB\"
+body_time_max = \"15s\"
+requests_max = 16
+
+[edge]
+client_share_percent = 17
+";
+
+    #[test]
+    fn the_limits_of_the_configuration_reach_the_listeners() {
+        let read = |text| Config::parse(text, "makbuz.toml", Path::new(""), &Environment::default()).unwrap();
+        let (none, some) = (read(""), read(TEXT));
+        let listen = listen_config(&some);
+        assert_eq!(
+            (listen.connections_max, listen.idle_max, listen.header_bytes_max),
+            (11, Duration::from_secs(12), 13 << 10)
+        );
+        let limits = open::limits(&some);
+        assert_eq!(
+            (limits.body_bytes_max, limits.body_time_max, limits.requests_max),
+            (14 << 10, Duration::from_secs(15), 16)
+        );
+        assert_eq!(edge::config(&some).unwrap().client_share_percent, 17);
+        // Without a file the defaults are the ones that each part says of itself.
+        assert_eq!(format!("{:?}", listen_config(&none)), format!("{:?}", ListenConfig::default()));
+        assert_eq!(format!("{:?}", open::limits(&none)), format!("{:?}", admin::Limits::default()));
+        assert_eq!(format!("{:?}", edge::config(&none).unwrap()), format!("{:?}", crate::edge::EdgeConfig::default()));
+    }
 }

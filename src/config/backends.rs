@@ -200,6 +200,12 @@ pub(crate) const PROCESS: Schema = Schema {
         key("time_limit", "time", "5min", "Lease of a claimed job, where its subscription says nothing"),
         key("claim_max", "number", "100", "Most jobs that one claim takes"),
         key("wait_max", "time", "30s", "Longest that a claim waits for work"),
+        key(
+            "waiting_max",
+            "number",
+            "128",
+            "Claims that wait for work at once; past it a claim answers at once with what is there. Never more than half of `[admin] connections_max` or `requests_max`",
+        ),
         key("hand_out_batch", "number", "200", "Due jobs that are handed out in one transaction"),
         key("tick", "time", "500ms", "Between two looks for due jobs and for leases that ran out"),
     ],
@@ -212,6 +218,7 @@ pub struct ProcessSection {
     pub time_limit: Duration,
     pub claim_max: u32,
     pub wait_max: Duration,
+    pub waiting_max: u32,
     pub hand_out_batch: u32,
     pub tick: Duration,
 }
@@ -221,6 +228,7 @@ pub(crate) fn read_process(table: &Table<'_>) -> ProcessSection {
         time_limit: table.duration("time_limit", Duration::from_secs(1)..=Duration::from_secs(86_400)),
         claim_max: table.count("claim_max", 1..=1000),
         wait_max: table.duration("wait_max", Duration::ZERO..=Duration::from_secs(60)),
+        waiting_max: table.count("waiting_max", 0..=500_000),
         hand_out_batch: table.count("hand_out_batch", 1..=5000),
         tick: table.duration("tick", Duration::from_millis(20)..=Duration::from_secs(60)),
     }

@@ -44,6 +44,12 @@ pub(crate) const EDGE: Schema = Schema {
         key("connections_max", "number", "2048", "Open connections in all"),
         key("connections_per_peer_max", "number", "512", "Open connections of one address, trusted proxies apart"),
         key("requests_max", "number", "1024", "Requests that are worked on at once; past it 503"),
+        key(
+            "client_share_percent",
+            "number",
+            "50",
+            "How much of `requests_max` and `bodies_max` one client may have at once, by the address that a trusted proxy names; past it 503",
+        ),
         key("stop_max", "time", "25s", "How long a stop waits for what is under way, in all stages"),
     ],
     later: &["tls", "http2"],
@@ -68,6 +74,7 @@ pub struct EdgeSection {
     pub connections_max: u32,
     pub connections_per_peer_max: u32,
     pub requests_max: u32,
+    pub client_share_percent: u32,
     pub stop_max: Duration,
 }
 
@@ -117,6 +124,7 @@ pub(crate) fn read_edge(table: &Table<'_>) -> EdgeSection {
         connections_max: table.count("connections_max", 1..=1_000_000),
         connections_per_peer_max: table.count("connections_per_peer_max", 1..=1_000_000),
         requests_max: table.count("requests_max", 1..=1_000_000),
+        client_share_percent: table.count("client_share_percent", 1..=100),
         stop_max: table.duration("stop_max", SECOND..=MINUTE * 10),
     }
 }
@@ -136,8 +144,27 @@ pub(crate) const ADMIN: Schema = Schema {
             "127.0.0.1:8081",
             "The operators' listener: API, `/metrics`, `/livez`, `/readyz`; never open it to the internet",
         ),
-        key("connections_max", "number", "256", "Open connections, those of `[consume]` counted apart"),
+        key(
+            "connections_max",
+            "number",
+            "256",
+            "Open connections, those of `[consume]` counted apart; past it the one that is idle longest is closed for the next",
+        ),
+        key(
+            "idle_max",
+            "time",
+            "60s",
+            "From the connection, or the last answer, to the end of the next request's headers",
+        ),
+        key("header_max", "size", "16KiB", "All headers of one request together"),
         key("body_max", "size", "256KiB", "Largest request body"),
+        key("body_time_max", "time", "10s", "From the headers to the end of the body"),
+        key(
+            "requests_max",
+            "number",
+            "256",
+            "Requests that are worked on at once, of each listener; past it 503. Health and metrics are not counted",
+        ),
     ],
     later: &["tls", "panel"],
 };
@@ -147,14 +174,22 @@ pub(crate) const ADMIN: Schema = Schema {
 pub struct AdminSection {
     pub listen: SocketAddr,
     pub connections_max: u32,
+    pub idle_max: Duration,
+    pub header_max: usize,
     pub body_max: usize,
+    pub body_time_max: Duration,
+    pub requests_max: u32,
 }
 
 pub(crate) fn read_admin(table: &Table<'_>) -> AdminSection {
     AdminSection {
         listen: table.address("listen"),
         connections_max: table.count("connections_max", 1..=1_000_000),
+        idle_max: table.duration("idle_max", SECOND..=MINUTE * 60),
+        header_max: table.size("header_max", 8192..=1 << 20),
         body_max: table.size("body_max", 1024..=64 << 20),
+        body_time_max: table.duration("body_time_max", SECOND..=MINUTE * 10),
+        requests_max: table.count("requests_max", 1..=1_000_000),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Every limit of the edge, with its default.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::peer::TrustedProxies;
@@ -18,6 +19,10 @@ pub struct EdgeConfig {
     pub connections_per_peer_max: usize,
     /// Requests at work at once; past it 503. Default 1,024.
     pub requests_max: usize,
+    /// How much of `requests_max` and `bytes_max` one client may have at once, in per cent; past it 503. The client is the
+    /// address that a trusted proxy names, or the peer. Half: a burst of one provider, who posts from few addresses, has
+    /// ample room, and a client that sends slowly on purpose leaves as much to all others. Default 50.
+    pub client_share_percent: u32,
     /// From the connection to its first byte. Default 10 s.
     pub first_byte_limit: Duration,
     /// From the first byte of a head to its end. Default 10 s.
@@ -72,6 +77,7 @@ impl Default for EdgeConfig {
             connections_max: 2048,
             connections_per_peer_max: 512,
             requests_max: 1024,
+            client_share_percent: 50,
             first_byte_limit: Duration::from_secs(10),
             header_limit: Duration::from_secs(10),
             body_limit: Duration::from_secs(30),
@@ -98,5 +104,15 @@ impl Default for EdgeConfig {
                 age: Duration::from_secs(7 * 24 * 60 * 60),
             },
         }
+    }
+}
+
+impl EdgeConfig {
+    /// How much of `all` this client may have at once. A proxy that names nobody speaks for many, and is not held to it.
+    pub(super) fn share_of(&self, client: IpAddr, all: usize) -> usize {
+        if self.trusted_proxies.trusts(client) {
+            return usize::MAX;
+        }
+        (all.saturating_mul(self.client_share_percent as usize) / 100).max(1)
     }
 }

@@ -6,6 +6,9 @@ use crate::metrics::DeliveryResult;
 use crate::provider::{Rejection, RejectionCode, Reply};
 use crate::store::{DeliveryVerdict, StoreError, Verdict};
 
+/// Code of what one client was refused so that others have their share.
+pub(super) const CLIENT_SHARE: &str = "client_share";
+
 /// How a request ended well.
 pub(super) enum Ending {
     Handshake(Reply),
@@ -38,12 +41,16 @@ impl Kept {
 pub(super) enum Failure {
     #[error("{}", .0.detail)]
     Rejected(Rejection),
+    #[error("the source takes other methods")]
+    Method,
     #[error("the content is encoded")]
     Encoding,
     #[error("the body was not read whole: {0:?}")]
     Body(BodyError),
     #[error("too many {0} at once")]
     Overloaded(&'static str),
+    #[error("too many requests of one client at once")]
+    ClientShare,
     #[error("no verdict in time, the commit goes on")]
     Late,
     #[error("{0}")]
@@ -57,11 +64,13 @@ impl Failure {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Rejected(rejection) => rejection.code.code(),
+            Self::Method => "method_not_allowed",
             Self::Encoding => "content_encoding",
             Self::Body(BodyError::TooLarge) => "body_too_large",
             Self::Body(BodyError::Timeout) => "body_timeout",
             Self::Body(BodyError::Broken) => "body_broken",
             Self::Body(BodyError::Budget) | Self::Overloaded(_) => "overloaded",
+            Self::Body(BodyError::ClientShare) | Self::ClientShare => CLIENT_SHARE,
             Self::Late => "answer_limit",
             Self::Store(error) => error.code(),
             Self::Panicked => "panicked",
@@ -72,9 +81,9 @@ impl Failure {
     pub fn is_ours(&self) -> bool {
         match self {
             Self::Rejected(rejection) => rejection.code == RejectionCode::NoSecret,
-            Self::Body(error) => *error == BodyError::Budget,
-            Self::Encoding => false,
-            Self::Overloaded(_) | Self::Late | Self::Store(_) | Self::Panicked => true,
+            Self::Body(error) => matches!(error, BodyError::Budget | BodyError::ClientShare),
+            Self::Method | Self::Encoding => false,
+            Self::Overloaded(_) | Self::ClientShare | Self::Late | Self::Store(_) | Self::Panicked => true,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One request at a known source: what the head said, and how the request ends.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,12 @@ use http::{Method, Request};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::body::Purse;
 use super::browser::{self, Form};
-use super::ending::{Ending, Failure};
+use super::ending::{CLIENT_SHARE, Ending, Failure};
 use super::reply::{self, Answer};
 use super::route::Routed;
+use super::shares::Part;
 use super::stack::Arrival;
 use super::{Edge, Setup, body, headers, observe};
 use crate::metrics::{self, DeliveryResult};
@@ -36,7 +39,9 @@ pub(super) struct Exchange {
     /// As received, without our own counter of tries.
     pub query: Option<String>,
     pub headers: HeaderMap,
+    /// The sender's address, as a trusted proxy names it.
     pub peer: String,
+    client: IpAddr,
     /// The public URL with the query, as the provider signed it.
     url: String,
     /// How often a browser has posted the same form again.
@@ -45,7 +50,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Reads the head. An error is the answer to a request that leads nowhere.
+    /// Reads the head. An error is the answer to a request that leads nowhere, or comes by a method that its source does
+    /// not take.
     pub fn open<B>(edge: &Arc<Edge>, request: &mut Request<B>) -> Result<Self, Box<Answer>> {
         let arrival = request.extensions_mut().remove::<Arrival>().ok_or_else(|| Box::new(reply::unavailable(1)))?;
         let path = request.uri().path();
@@ -59,10 +65,6 @@ impl Exchange {
             return Err(Box::new(reply::not_found()));
         };
         let source = &routed.source;
-        if !source.inlet.methods().contains(request.method()) {
-            observe::refused(source, "method_not_allowed", arrival.first_byte);
-            return Err(Box::new(reply::method_not_allowed(source.inlet.methods())));
-        }
         let (tries, query) = match request.uri().query() {
             Some(query) if source.browser().is_some() => browser::split_tries(query),
             query => (0, query.map(str::to_owned)),
@@ -78,9 +80,17 @@ impl Exchange {
             metrics::alias(&source.name, alias);
         }
         let headers = std::mem::take(request.headers_mut());
-        let peer = edge.config.trusted_proxies.client(arrival.peer, &headers).to_string();
-        let (edge, method) = (Arc::clone(edge), request.method().clone());
-        Ok(Self { edge, setup, routed, arrival, method, path, query, headers, peer, url, tries, begun: Instant::now() })
+        let client = edge.config.trusted_proxies.client(arrival.peer, &headers);
+        let peer = client.to_string();
+        let (edge, method, begun) = (Arc::clone(edge), request.method().clone(), Instant::now());
+        let opened =
+            Self { edge, setup, routed, arrival, method, path, query, headers, peer, client, url, tries, begun };
+        // Here and not where bodies are read: it needs no place among the requests at work.
+        if opened.inlet().methods().contains(&opened.method) {
+            Ok(opened)
+        } else {
+            Err(Box::new(opened.close(Err(Failure::Method), None)))
+        }
     }
 
     pub fn inlet(&self) -> &Inlet {
@@ -91,6 +101,22 @@ impl Exchange {
     pub fn body_max(&self) -> u64 {
         let source = &self.routed.source;
         source.body_max.unwrap_or_else(|| self.edge.config.body_max.max(source.inlet.body_max().unwrap_or(0)))
+    }
+
+    /// The client's place among the requests at work, unless it has its share of them.
+    pub fn enter(&self) -> Result<Part, Failure> {
+        let config = &self.edge.config;
+        let max = config.share_of(self.client, config.requests_max);
+        self.edge.clients.one(self.client, max).ok_or(Failure::ClientShare)
+    }
+
+    /// What the body is paid from. However small the client's share: one body of the source has room in it.
+    pub fn purse(&self) -> Purse {
+        let config = &self.edge.config;
+        let all = usize::try_from(config.bytes_max).unwrap_or(usize::MAX);
+        // Twice, because a body of unknown length grows by doubling.
+        let one = usize::try_from(self.body_max()).unwrap_or(usize::MAX).saturating_mul(2);
+        self.edge.budget.of(self.client, config.share_of(self.client, all).max(one))
     }
 
     /// What the head alone decides, so that nobody waits for a body that cannot help.
@@ -189,7 +215,11 @@ impl Exchange {
         let code = failure.code();
         if failure.is_ours() {
             metrics::delivery(&source.name, DeliveryResult::Unavailable, took);
-            warn!(source = &*source.name, error.code = code, error = %failure, "a delivery was answered 503");
+            if code == CLIENT_SHARE {
+                metrics::rejection(&source.name, code);
+            }
+            let peer = &self.peer;
+            warn!(source = &*source.name, error.code = code, error = %failure, peer, "a delivery was answered 503");
             let delay = 1 + self.edge.random.next_u64() % 5;
             return match source.browser() {
                 Some(redirects) => browser::unavailable(redirects, &self.form(body), delay),

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use super::peer::{PeerCounts, PeerSlot};
+use super::shares::{Part, Shares};
 use super::stack::{Arrival, StackAnswer, stack};
 use super::wire::{Watch, Wire, WireLimits};
 use super::{Edge, EdgeConfig, observe};
@@ -42,7 +42,7 @@ const REFUSAL: &[u8] =
 struct Door {
     connections: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
-    peers: Arc<PeerCounts>,
+    peers: Arc<Shares>,
     tasks: TaskTracker,
 }
 
@@ -95,12 +95,12 @@ impl Door {
         } else {
             edge.config.connections_per_peer_max
         };
-        let slots = Arc::clone(&self.connections).try_acquire_owned().ok().zip(self.peers.enter(peer.ip(), max));
+        let slots = Arc::clone(&self.connections).try_acquire_owned().ok().zip(self.peers.one(peer.ip(), max));
         match slots {
-            Some((connection, peer_slot)) => {
+            Some((connection, part)) => {
                 let (edge, stop) = (Arc::clone(edge), stop.clone());
                 self.tasks.spawn(async move {
-                    let _held: (_, PeerSlot) = (connection, peer_slot);
+                    let _held: (_, Part) = (connection, part);
                     metrics::edge_connections(1.0);
                     serve_connection(&edge, stream, peer, &stop).await;
                     metrics::edge_connections(-1.0);

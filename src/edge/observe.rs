@@ -7,15 +7,22 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use super::EdgeSource;
-use super::ending::Kept;
+use super::ending::{CLIENT_SHARE, Kept};
 use crate::metrics::{self, DeliveryResult};
 use crate::model::receipt::HoldReason;
 use crate::provider::RejectionCode;
 use crate::store::Verdict;
 
 /// Codes of refusals that the edge itself gives; a definition's are [`RejectionCode`]'s.
-pub const REJECTION_CODES: [&str; 6] =
-    ["content_encoding", "body_too_large", "body_timeout", "body_broken", "method_not_allowed", "mixed_batch"];
+pub const REJECTION_CODES: [&str; 7] = [
+    "content_encoding",
+    "body_too_large",
+    "body_timeout",
+    "body_broken",
+    "method_not_allowed",
+    "mixed_batch",
+    CLIENT_SHARE,
+];
 
 /// The label of what belongs to no source.
 const UNKNOWN: &str = "unknown";
@@ -62,13 +69,6 @@ pub(super) fn kept(source: &EdgeSource, kept: &Kept, result: DeliveryResult, too
         }
         debug!(source = name, receipt.id = %event.receipt_id, verdict = event.verdict.as_str(), "kept");
     }
-}
-
-/// A request refused by its head alone.
-pub(super) fn refused(source: &EdgeSource, code: &'static str, first_byte: Instant) {
-    metrics::delivery(&source.name, DeliveryResult::Rejected, Instant::now() - first_byte);
-    metrics::rejection(&source.name, code);
-    info!(source = &*source.name, error.code = code, "a delivery was refused");
 }
 
 /// A path that leads to no source. At debug: strangers knock all day, and the operator has the list of paths.

@@ -1,10 +1,8 @@
 //! Who is at the other end: the TCP peer, or, behind a proxy that we were told to trust, the address that it names.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex};
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
@@ -135,52 +133,6 @@ fn parse_node(text: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Open connections by peer; an IPv6 peer is its /64, which one host can fill alone.
-#[derive(Debug, Default)]
-pub(super) struct PeerCounts(Mutex<HashMap<IpAddr, usize>>);
-
-/// One counted connection; leaves the count when dropped.
-#[derive(Debug)]
-pub(super) struct PeerSlot {
-    counts: Arc<PeerCounts>,
-    peer: IpAddr,
-}
-
-impl PeerCounts {
-    /// Counts one more for `peer`, unless it has `max` already.
-    pub fn enter(self: &Arc<Self>, peer: IpAddr, max: usize) -> Option<PeerSlot> {
-        let peer = match peer.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-            address @ IpAddr::V4(_) => address,
-        };
-        let mut counts = self.lock();
-        let count = counts.entry(peer).or_insert(0);
-        if *count >= max {
-            return None;
-        }
-        *count += 1;
-        drop(counts);
-        Some(PeerSlot { counts: Arc::clone(self), peer })
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, usize>> {
-        // Unwrap safety: nothing panics while it holds this lock.
-        self.0.lock().expect("not poisoned")
-    }
-}
-
-impl Drop for PeerSlot {
-    fn drop(&mut self) {
-        let mut counts = self.counts.lock();
-        if let Some(count) = counts.get_mut(&self.peer) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.peer);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,19 +199,5 @@ mod tests {
         let peer = "10.1.1.1:99".parse().unwrap();
         assert_eq!(proxies(ForwardedHeader::Forwarded).client(peer, &both).to_string(), "2001:db8::2");
         assert_eq!(proxies(ForwardedHeader::XForwardedFor).client(peer, &both).to_string(), "6.6.6.6");
-    }
-
-    #[test]
-    fn a_peer_has_its_own_share_and_gives_it_back() {
-        let counts = Arc::new(PeerCounts::default());
-        let peer: IpAddr = "2001:db8::1".parse().unwrap();
-        let first = counts.enter(peer, 2).unwrap();
-        let second = counts.enter("2001:db8::ffff".parse().unwrap(), 2).unwrap();
-        assert!(counts.enter(peer, 2).is_none(), "one /64 is one peer");
-        assert!(counts.enter("2001:db8:0:1::1".parse().unwrap(), 2).is_some());
-        drop(first);
-        assert!(counts.enter(peer, 2).is_some());
-        drop(second);
-        assert!(counts.lock().is_empty(), "no entry stays behind");
     }
 }

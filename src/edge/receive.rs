@@ -37,8 +37,10 @@ where
     B::Error: Into<BoxError>,
 {
     exchange.refuse_early()?;
+    // Until the answer: a body may take long, and one client's bodies must not take all places for so long.
+    let _place = exchange.enter()?;
     let max = usize::try_from(exchange.body_max()).unwrap_or(usize::MAX);
-    let held = body::read(body, body::declared(&exchange.headers), max, &exchange.edge.budget).await?;
+    let held = body::read(body, body::declared(&exchange.headers), max, exchange.purse()).await?;
     let body = read.insert(held.bytes).clone();
     match verify(exchange, &body).await? {
         Received::Handshake(reply) => Ok(Ending::Handshake(reply)),

@@ -46,12 +46,14 @@ pub(super) fn refused(source: &EdgeSource, code: RejectionCode) -> Answer {
 pub(super) fn failed(source: &EdgeSource, failure: &Failure) -> Answer {
     match failure {
         Failure::Rejected(rejection) => refused(source, rejection.code),
+        Failure::Method => method_not_allowed(source.inlet.methods()),
         Failure::Encoding => empty(StatusCode::UNSUPPORTED_MEDIA_TYPE),
         Failure::Body(BodyError::TooLarge) => empty(StatusCode::PAYLOAD_TOO_LARGE),
         Failure::Body(BodyError::Timeout) => empty(StatusCode::REQUEST_TIMEOUT),
         Failure::Body(BodyError::Broken) => empty(StatusCode::BAD_REQUEST),
-        Failure::Body(BodyError::Budget)
+        Failure::Body(BodyError::Budget | BodyError::ClientShare)
         | Failure::Overloaded(_)
+        | Failure::ClientShare
         | Failure::Late
         | Failure::Store(_)
         | Failure::Panicked => unavailable(1),
@@ -70,8 +72,8 @@ pub(super) fn not_found() -> Answer {
     empty(StatusCode::NOT_FOUND)
 }
 
-/// A source, but not by this method.
-pub(super) fn method_not_allowed(allowed: &[Method]) -> Answer {
+/// A path of ours, but not by this method.
+fn method_not_allowed(allowed: &[Method]) -> Answer {
     let mut answer = empty(StatusCode::METHOD_NOT_ALLOWED);
     let allowed = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
     if let Ok(value) = HeaderValue::from_str(&allowed) {

@@ -38,6 +38,13 @@ pub(crate) struct PublisherHandle<T> {
     pub done: mpsc::Receiver<Vec<(T, RowResult)>>,
 }
 
+impl<T> PublisherHandle<T> {
+    /// The publisher's task is no more, though nobody dropped this handle: it panicked.
+    pub fn has_died(&self) -> bool {
+        self.done.is_closed()
+    }
+}
+
 /// Starts the publisher's task; it ends when the handle is dropped. `T` goes along with each message.
 pub(crate) fn start<T: Send + 'static>(
     config: PublisherConfig,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
+use self::trouble::pairs;
 use super::lanes::{Lanes, Trouble};
 use super::message::{Message, MessageConfig, compose};
 use super::publisher::{self, PublisherHandle};
@@ -18,13 +19,15 @@ use super::shards::Shards;
 use super::verdict::RowResult;
 use super::{Parts, RelayConfig, Stop};
 use crate::amqp::{Broker, BrokerState};
-use crate::metrics::{self, PublishResult};
+use crate::metrics;
 use crate::model::id::OutboxId;
 use crate::model::job::{JobKey, JobReason, Lane};
 use crate::model::subscription::CompletesOn;
 use crate::store::{ConfirmedRow, HandOver, OutboxMessage, OutboxQuery};
 
-/// Hand-overs whose first return is remembered; past it the oldest news is forgotten, and their hour begins anew.
+/// Hand-overs whose first return is remembered; while so many are, a further one is not. Its hour then counts from its row,
+/// so begins anew with each return, save for a first attempt, which counts from the arrival; and a slow row, which counts
+/// from its first return alone, stays until there is room.
 const RETURNED_MAX: usize = 4096;
 /// How many hand-overs the `unrouted` consumer may report before the relay has heard them; more are only hints lost.
 const UNROUTED_NEWS_MAX: usize = 1024;
@@ -88,9 +91,9 @@ impl Relay {
         self.unrouted.0.clone()
     }
 
-    /// Steps until it is stopped; then finishes what is in flight and gives its shards back.
+    /// Steps until it is stopped, or its publisher has died; then finishes what is in flight and gives its shards back.
     pub async fn run(mut self, stop: Stop) {
-        while !stop.soft.is_cancelled() && !stop.hard.is_cancelled() {
+        while !stop.soft.is_cancelled() && !stop.hard.is_cancelled() && !self.publisher.has_died() {
             if !self.step().await {
                 tokio::select! {
                     () = self.wait() => {}
@@ -98,6 +101,9 @@ impl Relay {
                     () = stop.hard.cancelled() => {}
                 }
             }
+        }
+        if self.publisher.has_died() {
+            tracing::error!("the publisher's task died, the relay ends");
         }
         self.parts.held.close();
         self.finish(&stop).await;
@@ -117,7 +123,7 @@ impl Relay {
 
     /// Waits until something may be due.
     pub async fn wait(&mut self) {
-        let ready = self.may_publish();
+        let (ready, died) = (self.may_publish(), self.publisher.has_died());
         let mut until = self.shards.renew_at().min(self.status_at);
         if ready {
             until = self.lanes.next_at().into_iter().chain([self.look_at, until]).min().unwrap_or(until);
@@ -126,7 +132,8 @@ impl Relay {
             until = until.min(self.store_due());
         }
         tokio::select! {
-            done = self.publisher.done.recv() => self.finished.extend(done),
+            // Closed, it would be ready for ever; that it closes must still be heard.
+            done = self.publisher.done.recv(), if !died => self.finished.extend(done),
             back = self.unrouted.1.recv() => self.note_unrouted(back),
             () = self.parts.held.arrived.notified(), if ready => {}
             _ = self.broker.changed() => {}
@@ -160,6 +167,7 @@ impl Relay {
 
     /// Takes in finished batches and news of unrouted messages.
     fn hear(&mut self) {
+        let died = self.publisher.has_died();
         while let Ok(done) = self.publisher.done.try_recv() {
             self.finished.push(done);
         }
@@ -169,6 +177,10 @@ impl Relay {
         for batch in std::mem::take(&mut self.finished) {
             self.in_flight -= 1;
             self.take_results(batch);
+        }
+        if died {
+            // What was on its way stays in the outbox.
+            self.in_flight = 0;
         }
         self.parts.held.set_waiting(self.lanes.waiting());
     }
@@ -211,7 +223,7 @@ impl Relay {
                 }
                 RowResult::Lost | RowResult::Timeout | RowResult::NotSent => stay.push(id),
             }
-            count(result);
+            result.counted_as().into_iter().for_each(|how| metrics::publish(how, 1));
         }
         confirmed.iter().for_each(|subscription| self.lanes.confirmed(subscription, now));
         // After the confirms: a queue that took some and refused others is full.
@@ -360,7 +372,7 @@ impl Relay {
         }
         match self.publisher.batches.try_send(batch) {
             Ok(()) => self.in_flight += 1,
-            // The publisher's task died with its runtime: the rows are the table's.
+            // The publisher's task died: the rows are the table's.
             Err(error) => self.parts.held.let_go(error.into_inner().into_iter().map(|(row, _)| row.id)),
         }
     }
@@ -377,18 +389,5 @@ impl Relay {
     }
 }
 
-fn pairs<'a>(shards: &[u8], subscriptions: impl Iterator<Item = &'a str>) -> Vec<(u8, String)> {
-    subscriptions.flat_map(|name| shards.iter().map(|shard| (*shard, name.to_owned()))).collect()
-}
-
-fn count(result: RowResult) {
-    let result = match result {
-        RowResult::Confirmed => PublishResult::Confirmed,
-        RowResult::Nacked | RowResult::Refused => PublishResult::Nacked,
-        RowResult::Unrouted => PublishResult::Unrouted,
-        RowResult::Lost => PublishResult::Lost,
-        RowResult::Timeout => PublishResult::Timeout,
-        RowResult::NotSent => return,
-    };
-    metrics::publish(result, 1);
-}
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use super::message::Identity;
+use crate::metrics::PublishResult;
 
 /// What the broker said of one delivery tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,20 @@ pub(crate) enum RowResult {
     Timeout,
     /// It never left.
     NotSent,
+}
+
+impl RowResult {
+    /// For `makbuz_publishes_total`; what never left is not counted.
+    pub fn counted_as(self) -> Option<PublishResult> {
+        Some(match self {
+            Self::Confirmed => PublishResult::Confirmed,
+            Self::Nacked | Self::Refused => PublishResult::Nacked,
+            Self::Unrouted => PublishResult::Unrouted,
+            Self::Lost => PublishResult::Lost,
+            Self::Timeout => PublishResult::Timeout,
+            Self::NotSent => return None,
+        })
+    }
 }
 
 /// One result for each row. A return that fits no row of the batch makes every result unknown.

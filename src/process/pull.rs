@@ -27,7 +27,8 @@ pub struct PullConfig {
     pub wait_max: Duration,
     /// Between two looks of a claim that waits, unless it is woken. Default 500 ms.
     pub look_every: Duration,
-    /// Claims that may wait at once; past it a claim answers at once. Default 256.
+    /// Claims that may wait at once; past it a claim answers at once with what is there. Each holds a connection of a
+    /// listener, so this is to be well below the number of those. Default 128.
     pub waiting_max: usize,
     /// Lease of subscriptions without a time limit. Default 5 min.
     pub lease_default: Duration,
@@ -41,7 +42,7 @@ impl Default for PullConfig {
             claim_max: 100,
             wait_max: Duration::from_secs(30),
             look_every: Duration::from_millis(500),
-            waiting_max: 256,
+            waiting_max: 128,
             lease_default: Duration::from_secs(300),
             lease_max: Duration::from_secs(86_400),
         }
@@ -158,7 +159,8 @@ impl Pull {
             consumer: consumer.to_owned(),
         };
         let until = Instant::now() + wait;
-        let seat = self.waiting.try_acquire().ok();
+        // Who does not want to wait takes no seat from those who do.
+        let seat = if wait.is_zero() { None } else { self.waiting.try_acquire().ok() };
         loop {
             // Made before the look, so that a wake between look and wait is not missed.
             let arrived = self.arrived.notified();

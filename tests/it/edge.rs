@@ -6,5 +6,6 @@ mod limits;
 mod load;
 mod paths;
 mod rig;
+mod shares;
 mod sources;
 mod stopping;

@@ -30,7 +30,7 @@ pub(super) async fn start(parts: &Parts) -> anyhow::Result<Option<SocketAddr>> {
     Ok(Some(address))
 }
 
-fn config(config: &Config) -> anyhow::Result<EdgeConfig> {
+pub(super) fn config(config: &Config) -> anyhow::Result<EdgeConfig> {
     let edge = &config.edge;
     let networks = edge.trusted_proxies.iter().map(|network| network.to_string().parse()).collect::<Result<_, _>>()?;
     let header = if edge.forwarded_rfc7239 { ForwardedHeader::Forwarded } else { ForwardedHeader::XForwardedFor };
@@ -40,6 +40,7 @@ fn config(config: &Config) -> anyhow::Result<EdgeConfig> {
         connections_max: edge.connections_max as usize,
         connections_per_peer_max: edge.connections_per_peer_max as usize,
         requests_max: edge.requests_max as usize,
+        client_share_percent: edge.client_share_percent,
         first_byte_limit: edge.first_byte_max,
         header_limit: edge.header_time_max,
         body_limit: edge.body_time_max,

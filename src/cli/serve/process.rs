@@ -8,6 +8,7 @@ use super::broker::Started;
 use super::pull::Served;
 use super::{Parts, Role, keep};
 use crate::admin::PullApi;
+use crate::config::Config;
 use crate::model::token::TokenKey;
 use crate::process::{
     ConsumerConfig, LostConfig, LostWatch, OutcomeConsumer, Pull, PullConfig, ReportReader, Scheduler, SchedulerConfig,
@@ -69,22 +70,51 @@ fn start_lost_watch(parts: &Parts, broker: &Started) {
 }
 
 fn start_pull(parts: &Parts) -> Arc<dyn PullApi> {
-    let section = parts.config.process.clone();
+    let config = pull_config(&parts.config);
     let (store, subscriptions, clock) =
         (Arc::clone(&parts.store), Arc::clone(&parts.subscriptions), Arc::clone(&parts.clock));
     let (key, stop) = (parts.key.clone(), parts.lifecycle.stop().soft);
     let (ready, served) = watch::channel(None);
     parts.lifecycle.spawn("pull", async move {
         let Some(key) = key.wait(&stop).await else { return };
-        let config = PullConfig {
-            claim_max: section.claim_max,
-            wait_max: section.wait_max,
-            lease_default: section.time_limit,
-            ..PullConfig::default()
-        };
         let pull = Pull::new(config, store, subscriptions, TokenKey::clone(&key), clock, stop.clone());
         ready.send_replace(Some(Arc::new(pull)));
         stop.cancelled().await;
     });
     Arc::new(Served(served))
+}
+
+/// However many claims may wait: half of a listener's connections and places is for those that do not, such as reports and
+/// probes.
+fn pull_config(config: &Config) -> PullConfig {
+    let section = &config.process;
+    let half = config.admin.connections_max.min(config.admin.requests_max) / 2;
+    PullConfig {
+        claim_max: section.claim_max,
+        wait_max: section.wait_max,
+        waiting_max: section.waiting_max.min(half) as usize,
+        lease_default: section.time_limit,
+        ..PullConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Environment;
+
+    fn waiting_max(text: &str) -> usize {
+        let config = Config::parse(text, "makbuz.toml", Path::new(""), &Environment::default()).unwrap();
+        pull_config(&config).waiting_max
+    }
+
+    #[test]
+    fn claims_that_wait_never_take_more_than_half_of_a_listener() {
+        assert_eq!(waiting_max(""), 128);
+        assert_eq!(waiting_max("[process]\nwaiting_max = 7\n"), 7);
+        assert_eq!(waiting_max("[admin]\nconnections_max = 10\n"), 5);
+        assert_eq!(waiting_max("[admin]\nrequests_max = 20\n[process]\nwaiting_max = 5000\n"), 10);
+    }
 }

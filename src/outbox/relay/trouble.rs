@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::lanes::{Probe, Trouble};
-use super::{Relay, pairs};
+use super::Relay;
 use crate::clock::micros;
 use crate::model::attempt::Trigger;
 use crate::model::job::{JobKey, JobReason, JobState, Lane};
@@ -124,4 +124,9 @@ impl Relay {
         }
         keys.len()
     }
+}
+
+/// Each of the subscriptions in each of the shards.
+pub(super) fn pairs<'a>(shards: &[u8], subscriptions: impl Iterator<Item = &'a str>) -> Vec<(u8, String)> {
+    subscriptions.flat_map(|name| shards.iter().map(|shard| (*shard, name.to_owned()))).collect()
 }

@@ -1,3 +1,5 @@
+use futures_util::FutureExt;
+
 use super::*;
 use crate::clock::MockClock;
 use crate::model::attempt::Trigger;
@@ -186,6 +188,21 @@ async fn claims_past_the_bound_answer_at_once() {
         answer = pull.claim("badges", &body, "second") => assert!(answer.expect("empty").jobs.is_empty()),
     }
     assert_eq!(began.elapsed_ms(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_does_not_wait_takes_no_seat() {
+    let config = PullConfig { waiting_max: 1, ..PullConfig::default() };
+    let jobs: Arc<dyn Jobs> = queued(Vec::new());
+    let pull =
+        Pull::new(config, jobs, subscriptions(), token_key(), Arc::new(MockClock::at(0)), CancellationToken::new());
+    let (quick, patient) = (ClaimBody { max: None, wait_s: None }, ClaimBody { max: None, wait_s: Some(10) });
+    let mut looks = std::pin::pin!(pull.claim("badges", &quick, "first"));
+    assert!((&mut looks).now_or_never().is_none(), "its look is under way");
+    let began = Instant::now();
+    assert!(pull.claim("badges", &patient, "second").await.expect("empty").jobs.is_empty());
+    assert_eq!(began.elapsed_ms(), 10_000, "the second waits");
+    assert!(looks.await.expect("empty").jobs.is_empty());
 }
 
 trait Elapsed {

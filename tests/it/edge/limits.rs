@@ -195,7 +195,7 @@ async fn the_bytes_of_all_bodies_together_are_bounded() {
 
 #[tokio::test]
 async fn requests_past_the_limit_are_shed_at_once() {
-    let rig = Rig::with(|config| config.requests_max = 2).await;
+    let rig = Rig::with(|config| (config.requests_max, config.client_share_percent) = (2, 100)).await;
     rig.intake.set(Mood::Holds);
     let mut clients = Vec::new();
     for n in 0..2 {

@@ -111,6 +111,23 @@ async fn probes_are_answered_where_declared_and_405_elsewhere() {
 }
 
 #[tokio::test]
+async fn a_method_that_the_source_does_not_take_is_in_the_quarantine_with_its_peer() {
+    let rig = Rig::with(|config| config.trusted_proxies.networks = vec!["127.0.0.0/8".parse().unwrap()]).await;
+    let request = "DELETE /in/shop?a=1 HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 198.51.100.7\r\nx-token: good\r\n\r\n";
+    let refused = rig.send(request).await;
+    assert_eq!((refused.status, refused.header("allow")), (405, Some("POST")));
+    assert_eq!(refused.header("connection"), Some("close"));
+    let kept = rig.intake.rejections(1).await.remove(0);
+    assert_eq!((kept.source.as_str(), kept.code.as_str()), ("shop", "method_not_allowed"));
+    assert_eq!(
+        (kept.peer.as_str(), kept.method.as_str(), kept.path.as_str()),
+        ("198.51.100.7", "DELETE", "/in/shop?a=1")
+    );
+    assert!(!kept.headers.iter().any(|(_, value)| value == "good"), "{:?}", kept.headers);
+    rig.end().await;
+}
+
+#[tokio::test]
 async fn healthz_is_constant() {
     let rig = Rig::start().await;
     let reply = rig.send("GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await;
