@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +25,7 @@ pub struct PullConfig {
     pub claim_max: u32,
     /// Longest wait of one claim. Default 30 s.
     pub wait_max: Duration,
-    /// Between two looks of a claim that waits, unless it is woken. Default 500 ms.
+    /// Between two looks of a claim that waits. Not woken by arrivals: under load each would wake all. Default 500 ms.
     pub look_every: Duration,
     /// Claims that may wait at once; past it a claim answers at once with what is there. Each holds a connection of a
     /// listener, so this is to be well below the number of those. Default 128.
@@ -109,7 +109,6 @@ pub struct Pull {
     reader: ReportReader,
     clock: Arc<dyn Clock>,
     waiting: Semaphore,
-    arrived: Notify,
     stop: CancellationToken,
 }
 
@@ -131,14 +130,8 @@ impl Pull {
             key,
             clock,
             waiting: Semaphore::new(config.waiting_max),
-            arrived: Notify::new(),
             stop,
         }
-    }
-
-    /// There may be work now: claims that wait look again.
-    pub fn wake(&self) {
-        self.arrived.notify_waiters();
     }
 
     /// Leases due jobs, oldest first; waits for the first one as long as it is asked to.
@@ -162,10 +155,6 @@ impl Pull {
         // Who does not want to wait takes no seat from those who do.
         let seat = if wait.is_zero() { None } else { self.waiting.try_acquire().ok() };
         loop {
-            // Made before the look, so that a wake between look and wait is not missed.
-            let arrived = self.arrived.notified();
-            tokio::pin!(arrived);
-            arrived.as_mut().enable();
             let claimed = self.claim_once(request.clone()).await?;
             let left = until.saturating_duration_since(Instant::now());
             if !claimed.is_empty() || left.is_zero() || seat.is_none() || self.stop.is_cancelled() {
@@ -173,7 +162,6 @@ impl Pull {
                 return Ok(ClaimAnswer { jobs });
             }
             tokio::select! {
-                () = arrived => {}
                 () = tokio::time::sleep(left.min(self.config.look_every)) => {}
                 () = self.stop.cancelled() => {}
             }

@@ -97,10 +97,9 @@ fn take_back_confirmed(folder: &mut Folder, attempt: i32) {
 /// A consumer had begun, and the queue has given the message up since: expired, dropped, or its queue is gone. Without a time
 /// limit nothing else would ever bring the job back.
 fn take_back_started(folder: &mut Folder, attempt: i32) {
-    if folder.job.state == JobState::Running && folder.job.attempt == attempt {
-        if let Some(job) = folder.job.taken_back() {
-            folder.job = job;
-        }
+    let begun = folder.job.state == JobState::Running && folder.job.attempt == attempt;
+    if let Some(job) = folder.job.taken_back().filter(|_| begun) {
+        folder.job = job;
     }
 }
 
