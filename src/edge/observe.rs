@@ -58,13 +58,14 @@ pub(super) fn kept(source: &EdgeSource, kept: &Kept, result: DeliveryResult, too
         }
         if let Some(reason) = event.held {
             metrics::held(name, reason.code());
+            info!(source = name, receipt.id = %event.receipt_id, code = reason.code(), "an event is held for a person");
         }
         match event.verdict {
             Verdict::Stored | Verdict::Suspect => {}
             Verdict::Duplicate => metrics::duplicate(name),
             Verdict::Divergent => {
                 metrics::divergence(name);
-                info!(source = name, receipt.id = %event.receipt_id, "an event came again with other content");
+                info!(source = name, receipt.id = %event.receipt_id, code = "divergent", "an event came again with other content");
             }
         }
         debug!(source = name, receipt.id = %event.receipt_id, verdict = event.verdict.as_str(), "kept");

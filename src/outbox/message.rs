@@ -87,19 +87,19 @@ pub(crate) fn compose(
     let inline = body.len() <= config.inline_max;
     let mut headers = Headers::default();
     facts(&mut headers, receipt);
-    headers.text("subscription", &hand_over.key.subscription);
-    headers.int("attempt", hand_over.attempt);
+    headers.text("makbuz-subscription", &hand_over.key.subscription);
+    headers.int("makbuz-attempt", hand_over.attempt);
     let attempts_max = subscription.map_or(hand_over.attempt, tries);
-    headers.int("attempts-max", attempts_max);
-    headers.text("trigger", hand_over.trigger.as_str());
+    headers.int("makbuz-attempts-max", attempts_max);
+    headers.text("makbuz-trigger", hand_over.trigger.as_str());
     // Nobody reports on a broadcast.
     if hand_over.key.subscription != BROADCAST {
-        headers.text("token", &(config.token)(&hand_over.key, hand_over.attempt));
+        headers.text("makbuz-token", &(config.token)(&hand_over.key, hand_over.attempt));
     }
-    headers.text("operation-key", &receipt.id.to_string());
-    headers.int("version", VERSION);
+    headers.text("makbuz-operation-key", &receipt.id.to_string());
+    headers.int("makbuz-version", VERSION);
     if let Some(url) = body_url(receipt, inline, &config.public_url) {
-        headers.text("body-url", &url);
+        headers.text("makbuz-body-url", &url);
     }
     Message {
         exchange,
@@ -145,24 +145,24 @@ fn address(hand_over: &HandOver, receipt: &Receipt, names: &Names) -> (String, S
 }
 
 fn facts(headers: &mut Headers, receipt: &Receipt) {
-    headers.text("provider", &receipt.key.provider);
-    headers.text("account", &receipt.key.account);
-    headers.text("event-id", &receipt.key.event_id);
-    headers.text("source", &receipt.source);
-    headers.long("duplicates", receipt.duplicates);
-    headers.long("received-at", receipt.received_at);
+    headers.text("makbuz-provider", &receipt.key.provider);
+    headers.text("makbuz-account", &receipt.key.account);
+    headers.text("makbuz-event-id", &receipt.key.event_id);
+    headers.text("makbuz-source", &receipt.source);
+    headers.long("makbuz-duplicates", receipt.duplicates);
+    headers.long("makbuz-received-at", receipt.received_at);
     if let Some(at) = receipt.occurred_at {
-        headers.long("occurred-at", at);
+        headers.long("makbuz-occurred-at", at);
     }
     if let Some(resource) = &receipt.resource_key {
-        headers.text("resource", resource);
+        headers.text("makbuz-resource", resource);
     }
     // Nothing compares versions before the hand-over of an unordered subscription.
-    headers.text("order", "uncertain");
-    headers.text("flags", &receipt.flags);
+    headers.text("makbuz-order", "uncertain");
+    headers.text("makbuz-flags", &receipt.flags);
     let coverage = receipt.verified_by.as_ref().map_or(Coverage::None, |proof| proof.coverage);
-    headers.text("coverage", coverage.as_str());
-    headers.text("part", if is_item(receipt) { "item" } else { "whole" });
+    headers.text("makbuz-coverage", coverage.as_str());
+    headers.text("makbuz-part", if is_item(receipt) { "item" } else { "whole" });
 }
 
 fn is_item(receipt: &Receipt) -> bool {
@@ -204,11 +204,11 @@ fn properties(receipt: &Receipt, content_type: &str) -> BasicProperties {
 struct Headers(FieldTable);
 
 impl Headers {
-    fn put(&mut self, name: &str, value: AMQPValue) {
-        self.0.insert(short(&format!("makbuz-{name}")), value);
+    fn put(&mut self, name: &'static str, value: AMQPValue) {
+        self.0.insert(name.into(), value);
     }
 
-    fn text(&mut self, name: &str, value: &str) {
+    fn text(&mut self, name: &'static str, value: &str) {
         let value = if value.len() <= HEADER_BYTES_MAX {
             value.to_owned()
         } else {
@@ -217,11 +217,11 @@ impl Headers {
         self.put(name, AMQPValue::LongString(value.into()));
     }
 
-    fn int(&mut self, name: &str, value: i32) {
+    fn int(&mut self, name: &'static str, value: i32) {
         self.put(name, AMQPValue::LongInt(value));
     }
 
-    fn long(&mut self, name: &str, value: i64) {
+    fn long(&mut self, name: &'static str, value: i64) {
         self.put(name, AMQPValue::LongLongInt(value));
     }
 }

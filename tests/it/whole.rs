@@ -3,6 +3,7 @@
 
 mod copies;
 mod crash;
+mod doubt;
 mod outage;
 mod stop;
 
@@ -25,23 +26,46 @@ struct House {
 impl House {
     /// The embedded default: SQLite, and a subscription that is claimed.
     fn embedded() -> Self {
-        let installation =
-            Installation::new(&config("sqlite://makbuz.db", None), &[("PAY_SECRET", SECRET), ("TOKEN", TOKEN)]);
+        Self::embedded_with("", &[])
+    }
+
+    /// The same with `more` configuration, and the variables that it names.
+    fn embedded_with(more: &str, variables: &[(&str, &str)]) -> Self {
+        let config = config("sqlite://makbuz.db", None) + more;
+        let variables = [&[("PAY_SECRET", SECRET), ("TOKEN", TOKEN)], variables].concat();
+        let installation = Installation::new(&config, &variables);
         let store = Store::sqlite(installation.folder());
         Self { installation, store, services: None }
     }
 
     /// Production: PostgreSQL and RabbitMQ; `None` where they are not.
     async fn production() -> Option<Self> {
+        Self::production_with("", &[]).await
+    }
+
+    /// The same with `more` configuration, and the variables that it names.
+    async fn production_with(more: &str, variables: &[(&str, &str)]) -> Option<Self> {
         let (database, broker) = services().await?;
         let (store_url, amqp_url) = (database.url.clone(), broker.url.clone());
-        Some(Self::behind(database, broker, &store_url, &amqp_url).await)
+        Some(Self::assemble(database, broker, &store_url, &amqp_url, more, variables).await)
     }
 
     /// The same with other addresses for the program than for the test.
     async fn behind(database: Database, broker: Broker, store_url: &str, amqp_url: &str) -> Self {
-        let variables = [("PAY_SECRET", SECRET), ("TOKEN", TOKEN), ("STORE_URL", store_url), ("AMQP_URL", amqp_url)];
-        let installation = Installation::new(&config("env:STORE_URL", Some(&broker.prefix)), &variables);
+        Self::assemble(database, broker, store_url, amqp_url, "", &[]).await
+    }
+
+    async fn assemble(
+        database: Database,
+        broker: Broker,
+        store_url: &str,
+        amqp_url: &str,
+        more: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let own = [("PAY_SECRET", SECRET), ("TOKEN", TOKEN), ("STORE_URL", store_url), ("AMQP_URL", amqp_url)];
+        let config = config("env:STORE_URL", Some(&broker.prefix)) + more;
+        let installation = Installation::new(&config, &[&own, variables].concat());
         installation.migrate().await;
         let store = Store::Postgres(database.url.clone());
         Self { installation, store, services: Some((database, broker)) }
@@ -54,7 +78,7 @@ impl House {
 
 async fn services() -> Option<(Database, Broker)> {
     let database = Database::create().await?;
-    Some((database, Broker::find(&["all"])?))
+    Some((database, Broker::find(&["all", "second"])?))
 }
 
 /// One source of a provider that signs time and body, one subscription that takes everything.

@@ -2,7 +2,8 @@
 //! mandatory publish to a quorum queue with its confirm, then 200. It is as durable as the gateway's answer, and as fast
 //! as this shape allows: prepared statements from a pool, one confirming channel shared by all requests.
 //!
-//! Variables: LISTEN, DATABASE_URL, SECRET, POOL (default 20); AMQP_URL and QUEUE, without which it does not publish.
+//! Variables: LISTEN, SECRET, POOL (default 20); DATABASE_URL, without which it stores nothing, and AMQP_URL with QUEUE,
+//! without which it does not publish. Without the store it is no receiver, but a measure of what is left for one.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,7 +26,7 @@ use sqlx::postgres::PgPoolOptions;
 const TOLERANCE: Duration = Duration::from_secs(300);
 
 struct App {
-    pool: PgPool,
+    pool: Option<PgPool>,
     secret: String,
     publisher: Option<Publisher>,
 }
@@ -47,14 +48,10 @@ struct Event {
 async fn main() -> Result<()> {
     let variable = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
     let size = std::env::var("POOL").map_or(Ok(20), |text| text.parse()).context("POOL")?;
-    let pool = PgPoolOptions::new().max_connections(size).connect(&variable("DATABASE_URL")?).await?;
-    sqlx::raw_sql(
-        "CREATE TABLE IF NOT EXISTS events (
-            id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, event_id text NOT NULL UNIQUE, event_type text NOT NULL,
-            signature text NOT NULL, body bytea NOT NULL, received_at timestamptz NOT NULL DEFAULT now())",
-    )
-    .execute(&pool)
-    .await?;
+    let pool = match variable("DATABASE_URL")? {
+        url if url.is_empty() => None,
+        url => Some(open(&url, size).await?),
+    };
     let publisher = match std::env::var("AMQP_URL") {
         Ok(url) if !url.is_empty() => Some(Publisher::connect(&url, &variable("QUEUE")?).await?),
         _ => None,
@@ -75,6 +72,18 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
+async fn open(url: &str, size: u32) -> Result<PgPool> {
+    let pool = PgPoolOptions::new().max_connections(size).connect(url).await?;
+    sqlx::raw_sql(
+        "CREATE TABLE IF NOT EXISTS events (
+            id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, event_id text NOT NULL UNIQUE, event_type text NOT NULL,
+            signature text NOT NULL, body bytea NOT NULL, received_at timestamptz NOT NULL DEFAULT now())",
+    )
+    .execute(&pool)
+    .await?;
+    Ok(pool)
+}
+
 async fn receive(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let Some(signature) = headers.get("stripe-signature").and_then(|value| value.to_str().ok()) else {
         return StatusCode::UNAUTHORIZED;
@@ -93,17 +102,19 @@ async fn receive(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -
 }
 
 async fn keep_and_publish(app: &App, event: &Event, signature: &str, body: &Bytes) -> Result<()> {
-    let inserted = sqlx::query(
-        "INSERT INTO events (event_id, event_type, signature, body) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-    )
-    .bind(&event.id)
-    .bind(&event.r#type)
-    .bind(signature)
-    .bind(body.as_ref())
-    .execute(&app.pool)
-    .await?;
-    if inserted.rows_affected() == 0 {
-        return Ok(());
+    if let Some(pool) = &app.pool {
+        let inserted = sqlx::query(
+            "INSERT INTO events (event_id, event_type, signature, body) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+        )
+        .bind(&event.id)
+        .bind(&event.r#type)
+        .bind(signature)
+        .bind(body.as_ref())
+        .execute(pool)
+        .await?;
+        if inserted.rows_affected() == 0 {
+            return Ok(());
+        }
     }
     let Some(publisher) = &app.publisher else { return Ok(()) };
     publisher.publish(event, body).await

@@ -1,8 +1,9 @@
 //! Runs the gateway and the hand-written service in one go, in turns, under the same load, and prints both and their
-//! ratios. Everything shares this machine: the database, the broker, the load, and whoever is measured.
+//! ratios. Everything shares this machine: the database, the broker, the load, and whoever is measured. The third column is
+//! the hand-written service without its store: what the load, HTTP and the broker alone allow here, so no ratio can pass it.
 //!
 //! Variables: MAKBUZ and BASELINE (the two binaries), DATABASE_URL, AMQP_URL; ROUNDS (3), SPAN (10 seconds), CONNECTIONS (64),
-//! BODY (1024 bytes), MODES ("full intake"); ONLY=makbuz or ONLY=baseline runs one of them, for a profiler, and compares nothing.
+//! BODY (1024 bytes), MODES ("full intake"); ONLY=makbuz, ONLY=baseline or ONLY="no store" runs one of them, for a profiler, and compares nothing.
 
 #[path = "compare/contender.rs"]
 mod contender;
@@ -43,33 +44,32 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
+const CONTENDERS: [Contender; 3] = [Contender::Baseline, Contender::Gateway, Contender::Bare];
+
 async fn compare(services: &Services, mode: Mode, rounds: usize, plan: Plan) -> Result<()> {
     let only = std::env::var("ONLY").ok();
-    let mut baseline = Vec::new();
-    let mut gateway = Vec::new();
+    let mut figures = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..rounds {
         // In turns, and each first as often as the other: a disk that slows down hurts both.
-        for turn in 0..2 {
-            let contender = if (round + turn) % 2 == 0 { Contender::Baseline } else { Contender::Gateway };
+        for turn in 0..CONTENDERS.len() {
+            let at = (round + turn) % CONTENDERS.len();
+            let contender = CONTENDERS[at];
             if only.as_deref().is_some_and(|only| only != contender.name()) {
                 continue;
             }
-            let figures = measure::round(services, contender, mode, plan).await?;
-            eprintln!("{} {} round {round}: {}", mode.name(), contender.name(), figures.line());
-            match contender {
-                Contender::Baseline => baseline.push(figures),
-                Contender::Gateway => gateway.push(figures),
-            }
+            let measured = measure::round(services, contender, mode, plan).await?;
+            eprintln!("{} {} round {round}: {}", mode.name(), contender.name(), measured.line());
+            figures[at].push(measured);
         }
     }
     if only.is_some() {
         return Ok(());
     }
-    report(mode, rounds, plan, &Figures::medians(&baseline), &Figures::medians(&gateway));
+    report(mode, rounds, plan, &figures.map(|rounds| Figures::medians(&rounds)));
     Ok(())
 }
 
-fn report(mode: Mode, rounds: usize, plan: Plan, baseline: &Figures, gateway: &Figures) {
+fn report(mode: Mode, rounds: usize, plan: Plan, [baseline, gateway, bare]: &[Figures; 3]) {
     println!(
         "\n{}: medians of {rounds} rounds of {} s, {} connections, {} byte bodies",
         mode.title(),
@@ -77,9 +77,9 @@ fn report(mode: Mode, rounds: usize, plan: Plan, baseline: &Figures, gateway: &F
         plan.connections,
         plan.body_bytes
     );
-    println!("{:<34}{:>12}{:>12}{:>9}", "", "baseline", "makbuz", "ratio");
-    for ((name, base), (_, ours)) in baseline.rows().into_iter().zip(gateway.rows()) {
-        println!("{name:<34}{base:>12.2}{ours:>12.2}{:>8.2}x", ours / base);
+    println!("{:<34}{:>12}{:>12}{:>9}{:>12}{:>9}", "", "baseline", "makbuz", "ratio", "no store", "ratio");
+    for (((name, base), (_, ours)), (_, bare)) in baseline.rows().into_iter().zip(gateway.rows()).zip(bare.rows()) {
+        println!("{name:<34}{base:>12.2}{ours:>12.2}{:>8.2}x{bare:>12.2}{:>8.2}x", ours / base, bare / base);
     }
 }
 

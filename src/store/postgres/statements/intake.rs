@@ -1,6 +1,7 @@
 //! A batch of new receipts with all that hangs on them, in one statement.
 
-use sqlx::{PgConnection, Row};
+use sqlx::postgres::PgArguments;
+use sqlx::{Arguments as _, PgConnection, Row};
 use uuid::Uuid;
 
 use super::super::{Sql, rows};
@@ -56,6 +57,10 @@ SELECT id, NULL AS name, NULL AS state FROM stored
 UNION ALL
 SELECT NULL, name, state FROM subscriptions WHERE state <> 'active'";
 
+const ARGUMENTS: usize = 46;
+/// Roughly what a receipt needs in all arrays together, its body aside.
+const ROW_BYTES: usize = 1536;
+
 /// What [`insert_intake`] found.
 pub(in super::super) struct Inserted {
     pub receipts: Vec<ReceiptId>,
@@ -74,7 +79,11 @@ pub(in super::super) async fn insert_intake(
 ) -> Sql<Inserted> {
     let receipts = ReceiptColumns::of(&rows.receipts)?;
     let payloads = PayloadColumns::of(&rows.payloads);
-    let query = receipts.bind(sqlx::query(INSERT_INTAKE), &rows.replay_guard);
+    // Grown step by step, the buffer would be copied as often as it doubles.
+    let mut arguments = PgArguments::default();
+    let bodies: usize = rows.payloads.iter().map(|payload| payload.body.len()).sum();
+    arguments.reserve(ARGUMENTS, bodies + rows.receipts.len() * ROW_BYTES);
+    let query = receipts.bind(sqlx::query_with(INSERT_INTAKE, arguments), &rows.replay_guard);
     let query = FreshColumns::of(&rows.jobs, &rows.outbox).bind(payloads.bind(query));
     let found = query
         .bind(now)

@@ -21,6 +21,8 @@ const PREFIX: &str = "bench";
 pub enum Contender {
     Baseline,
     Gateway,
+    /// The baseline without its store: what this machine's load, HTTP and broker leave for one.
+    Bare,
 }
 
 /// With the broker, or the intake alone.
@@ -53,17 +55,18 @@ impl Contender {
         match self {
             Self::Baseline => "baseline",
             Self::Gateway => "makbuz",
+            Self::Bare => "no store",
         }
     }
 
     fn database(self) -> String {
-        format!("makbuz_bench_{}", self.name())
+        format!("makbuz_bench_{}", self.name().replace(' ', "_"))
     }
 
     /// The queue in which its messages end.
     pub fn queue(self) -> String {
         match self {
-            Self::Baseline => format!("{PREFIX}.baseline"),
+            Self::Baseline | Self::Bare => format!("{PREFIX}.baseline"),
             Self::Gateway => format!("{PREFIX}.all"),
         }
     }
@@ -111,9 +114,10 @@ impl Services {
         let folder = tempfile::tempdir()?;
         let address = free_address().await?;
         let mut command = match contender {
-            Contender::Baseline => {
+            Contender::Baseline | Contender::Bare => {
+                let database = if contender == Contender::Bare { "" } else { &database };
                 let mut command = Command::new(&self.baseline);
-                command.env("LISTEN", address.to_string()).env("DATABASE_URL", &database).env("SECRET", SECRET);
+                command.env("LISTEN", address.to_string()).env("DATABASE_URL", database).env("SECRET", SECRET);
                 command
                     .env("AMQP_URL", if mode == Mode::Full { &self.amqp_url } else { "" })
                     .env("QUEUE", contender.queue());
@@ -122,7 +126,7 @@ impl Services {
             Contender::Gateway => self.gateway_command(&folder, address, &database, mode).await?,
         };
         let ready = match contender {
-            Contender::Baseline => address,
+            Contender::Baseline | Contender::Bare => address,
             Contender::Gateway => admin_address(address),
         };
         command.current_dir(folder.path()).stdin(Stdio::null()).kill_on_drop(true);
