@@ -202,3 +202,67 @@ impl IntakeQueue {
         self.state.lock().expect("not poisoned")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Poll;
+
+    use futures_util::poll;
+
+    use super::*;
+    use crate::model::id::PayloadId;
+    use crate::model::receipt::{Coverage, Origin, VerifiedBy};
+    use crate::model::subscription::SubscriptionSet;
+    use crate::random::SeededRandom;
+
+    fn delivery() -> NewDelivery {
+        NewDelivery {
+            source: "web".into(),
+            provider: "acme".into(),
+            received_at: 0,
+            payload_id: PayloadId::new(0, &SeededRandom::new(1)),
+            body: bytes::Bytes::new(),
+            headers: Vec::new(),
+            dropped_headers: Vec::new(),
+            content_type: String::new(),
+            url: String::new(),
+            peer: String::new(),
+            retry_headers: Vec::new(),
+            verified_by: VerifiedBy {
+                mechanism: String::new(),
+                secret: String::new(),
+                signed_at: None,
+                coverage: Coverage::Body,
+            },
+            signed_sha256: [0; 32],
+            replay_guard: false,
+            guard_sources: Arc::new([]),
+            every_delivery: false,
+            origin: Origin::Delivery,
+            events: Vec::new(),
+            subscriptions: Arc::new(SubscriptionSet::default()),
+        }
+    }
+
+    /// A writer that gathers and is called away (its server is under suspicion) leaves the delivery to another that sleeps.
+    #[tokio::test]
+    async fn a_writer_that_is_called_away_while_it_gathers_wakes_another() {
+        let queue = IntakeQueue::new(CommitterConfig::default());
+        let (mut called_away, mut asleep) = (Box::pin(queue.take()), Box::pin(queue.take()));
+        // In this order, so that the one word goes to the writer that will not use it.
+        assert!(poll!(called_away.as_mut()).is_pending() && poll!(asleep.as_mut()).is_pending());
+        let _heard = queue.push(delivery()).expect("room");
+        assert!(poll!(called_away.as_mut()).is_pending(), "it looks for more first");
+        assert!(poll!(asleep.as_mut()).is_pending(), "nobody has told it");
+        drop(called_away);
+        let mut taken = poll!(asleep.as_mut());
+        for _ in 0..GATHER_MAX {
+            if taken.is_pending() {
+                taken = poll!(asleep.as_mut());
+            }
+        }
+        let Poll::Ready(Some(batch)) = taken else { panic!("it sleeps on while a delivery waits") };
+        assert_eq!(batch.len(), 1);
+    }
+}

@@ -30,6 +30,28 @@ fn discord_pings_are_answered_only_when_signed() {
     assert_eq!(rig.inlet.reply_refused(RejectionCode::BadSignature).status, 401);
 }
 
+/// Each item says which secret proved it, and over what: under two keys in one batch, neither stands for the other.
+#[test]
+fn adyen_items_carry_their_own_proofs() {
+    let keys = ["00112233445566778899AABBCCDDEEFF".repeat(2), "FFEEDDCCBBAA99887766554433221100".repeat(2)];
+    let item = |key: &str, id: &str| {
+        let rig = Rig::with("adyen", &[key]);
+        let request = SignRequest { id, event_type: Some("AUTHORISATION"), ..rig.request() };
+        let signed = rig.inlet.sign(&request).expect("signed");
+        let body = String::from_utf8(signed.body.to_vec()).expect("text");
+        let start = body.find('[').expect("a list") + 1;
+        body[start..body.len() - 2].to_owned()
+    };
+    let items = [item(&keys[1], "a"), item(&keys[0], "b"), item(&keys[1], "a")];
+    let body = format!(r#"{{"live":"false","notificationItems":[{}]}}"#, items.join(","));
+    let verified = Rig::with("adyen", &[&keys[0], &keys[1]]).verified(&raw("POST", &[], body));
+    let proofs: Vec<_> = verified.events.iter().map(|event| event.proof.as_ref().expect("its own proof")).collect();
+    let labels: Vec<_> = proofs.iter().map(|proof| proof.verified_by.secret.as_str()).collect();
+    assert_eq!(labels, ["s1", "s0", "s1"]);
+    assert_ne!(proofs[0].signed_sha256, proofs[1].signed_sha256);
+    assert_eq!(proofs[0].signed_sha256, proofs[2].signed_sha256, "the same signed fields");
+}
+
 /// W-131: each item on its own; the good are kept, the bad are counted.
 #[test]
 fn w131_adyen_items_stand_alone() {

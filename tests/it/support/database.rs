@@ -92,8 +92,7 @@ impl Store {
     pub async fn read(&self) -> Kept {
         let (rows, jobs, outbox): (Vec<(String, String)>, i64, i64) = match self {
             Self::Sqlite(path) => {
-                let options = SqliteConnectOptions::new().filename(path).create_if_missing(false);
-                let mut connection = SqliteConnection::connect_with(&options).await.expect("the database file");
+                let mut connection = open(path).await;
                 let mut snapshot = connection.begin().await.expect("a snapshot");
                 let rows =
                     sqlx::query_as("SELECT provider_ref, lower(hex(id)) FROM receipts").fetch_all(&mut *snapshot).await;
@@ -122,6 +121,51 @@ impl Store {
         };
         Kept { receipts: rows.into_iter().map(|(event, id)| (event, plain_id(&id))).collect(), jobs, outbox }
     }
+}
+
+/// Every table that an authentic event may leave something in; `rejections` is where the others are kept.
+const TABLES: [&str; 9] =
+    ["receipts", "payloads", "payloads_kept", "deliveries", "divergences", "jobs", "attempts", "outbox", "operations"];
+
+impl Store {
+    /// How many rows each table has.
+    pub async fn rows(&self) -> BTreeMap<&'static str, i64> {
+        let mut rows = BTreeMap::new();
+        for table in TABLES {
+            let statement = AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
+            let counted = match self {
+                Self::Sqlite(path) => sqlx::query_scalar(statement).fetch_one(&mut open(path).await).await,
+                Self::Postgres(url) => {
+                    let mut connection = PgConnection::connect(url).await.expect("the database");
+                    sqlx::query_scalar(statement).fetch_one(&mut connection).await
+                }
+            };
+            rows.insert(table, counted.expect("a table of the schema"));
+        }
+        rows
+    }
+
+    /// The receipts, as 32 hex digits, with the bodies in which they came.
+    pub async fn bodies(&self) -> BTreeMap<String, Vec<u8>> {
+        const JOINED: &str = "FROM receipts r JOIN payloads p ON p.id = r.payload_id";
+        let rows: Vec<(String, Vec<u8>)> = match self {
+            Self::Sqlite(path) => {
+                let statement = AssertSqlSafe(format!("SELECT hex(r.id), p.body {JOINED}"));
+                sqlx::query_as(statement).fetch_all(&mut open(path).await).await.expect("bodies")
+            }
+            Self::Postgres(url) => {
+                let mut connection = PgConnection::connect(url).await.expect("the database");
+                let statement = AssertSqlSafe(format!("SELECT r.id::text, p.body {JOINED}"));
+                sqlx::query_as(statement).fetch_all(&mut connection).await.expect("bodies")
+            }
+        };
+        rows.into_iter().map(|(id, body)| (plain_id(&id), body)).collect()
+    }
+}
+
+async fn open(path: &Path) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(path).create_if_missing(false);
+    SqliteConnection::connect_with(&options).await.expect("the database file")
 }
 
 /// An id as 32 hex digits, however it was written.
