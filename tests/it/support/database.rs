@@ -124,8 +124,8 @@ impl Store {
 }
 
 /// Every table that an authentic event may leave something in; `rejections` is where the others are kept.
-const TABLES: [&str; 9] =
-    ["receipts", "payloads", "payloads_kept", "deliveries", "divergences", "jobs", "attempts", "outbox", "operations"];
+const TABLES: [&str; 8] =
+    ["receipts", "payloads", "deliveries", "divergences", "jobs", "attempts", "outbox", "operations"];
 
 impl Store {
     /// How many rows each table has.
