@@ -3,7 +3,8 @@
 //! as this shape allows: prepared statements from a pool, one confirming channel shared by all requests.
 //!
 //! Variables: LISTEN, SECRET, POOL (default 20); DATABASE_URL, without which it stores nothing, and AMQP_URL with QUEUE,
-//! without which it does not publish. Without the store it is no receiver, but a measure of what is left for one.
+//! without which it does not publish. Without the store it is no receiver, but a measure of what is left for one that
+//! publishes the gateway's messages: they carry as many headers.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,6 +35,8 @@ struct App {
 struct Publisher {
     channel: Channel,
     queue: ShortString,
+    /// What the gateway's messages carry beside the body: text, as long as it has them.
+    headers: Option<FieldTable>,
     /// Ends with the process.
     _connection: Connection,
 }
@@ -53,7 +56,9 @@ async fn main() -> Result<()> {
         url => Some(open(&url, size).await?),
     };
     let publisher = match std::env::var("AMQP_URL") {
-        Ok(url) if !url.is_empty() => Some(Publisher::connect(&url, &variable("QUEUE")?).await?),
+        Ok(url) if !url.is_empty() => {
+            Some(Publisher::connect(&url, &variable("QUEUE")?, pool.is_none().then(gateway_headers)).await?)
+        }
         _ => None,
     };
     let app = Arc::new(App { pool, secret: variable("SECRET")?, publisher });
@@ -121,7 +126,7 @@ async fn keep_and_publish(app: &App, event: &Event, signature: &str, body: &Byte
 }
 
 impl Publisher {
-    async fn connect(url: &str, queue: &str) -> Result<Self> {
+    async fn connect(url: &str, queue: &str, headers: Option<FieldTable>) -> Result<Self> {
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -129,7 +134,7 @@ impl Publisher {
         arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         channel.queue_declare(queue.into(), options, arguments).await?;
-        Ok(Self { channel, queue: queue.into(), _connection: connection })
+        Ok(Self { channel, queue: queue.into(), headers, _connection: connection })
     }
 
     async fn publish(&self, event: &Event, body: &[u8]) -> Result<()> {
@@ -138,12 +143,44 @@ impl Publisher {
             .with_message_id(event.id.as_str().into())
             .with_type(event.r#type.as_str().into())
             .with_content_type("application/json".into());
+        let properties = match &self.headers {
+            Some(headers) => properties.with_headers(headers.clone()),
+            None => properties,
+        };
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let confirm =
             self.channel.basic_publish("".into(), self.queue.clone(), options, body, properties).await?.await?;
         ensure!(matches!(confirm, Confirmation::Ack(None)), "the broker did not take {}", event.id);
         Ok(())
     }
+}
+
+/// The names and lengths of what an event of this load has in the gateway.
+fn gateway_headers() -> FieldTable {
+    const HEADERS: [(&str, usize); 17] = [
+        ("makbuz-provider", 6),
+        ("makbuz-account", 7),
+        ("makbuz-event-id", 24),
+        ("makbuz-source", 3),
+        ("makbuz-duplicates", 8),
+        ("makbuz-received-at", 8),
+        ("makbuz-occurred-at", 8),
+        ("makbuz-order", 9),
+        ("makbuz-flags", 0),
+        ("makbuz-coverage", 4),
+        ("makbuz-part", 5),
+        ("makbuz-subscription", 3),
+        ("makbuz-attempt", 4),
+        ("makbuz-attempts-max", 4),
+        ("makbuz-trigger", 5),
+        ("makbuz-token", 64),
+        ("makbuz-operation-key", 36),
+    ];
+    let mut headers = FieldTable::default();
+    for (name, bytes) in HEADERS {
+        headers.insert(name.into(), AMQPValue::LongString("x".repeat(bytes).into()));
+    }
+    headers
 }
 
 /// `t=…,v1=…` over `t.body`, constant time, five minutes both sides.

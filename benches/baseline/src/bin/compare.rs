@@ -1,6 +1,7 @@
 //! Runs the gateway and the hand-written service in one go, in turns, under the same load, and prints both and their
 //! ratios. Everything shares this machine: the database, the broker, the load, and whoever is measured. The third column is
-//! the hand-written service without its store: what the load, HTTP and the broker alone allow here, so no ratio can pass it.
+//! the hand-written service without its store, with messages like the gateway's: what the load, HTTP and the broker alone
+//! allow here, so no ratio can pass it.
 //!
 //! Variables: MAKBUZ and BASELINE (the two binaries), DATABASE_URL, AMQP_URL; ROUNDS (3), SPAN (10 seconds), CONNECTIONS (64),
 //! BODY (1024 bytes), MODES ("full intake"); ONLY=makbuz, ONLY=baseline or ONLY="no store" runs one of them, for a profiler, and compares nothing.
