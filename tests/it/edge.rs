@@ -2,6 +2,7 @@
 
 mod answers;
 mod browser;
+mod handshakes;
 mod limits;
 mod load;
 mod paths;
