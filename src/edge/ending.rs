@@ -9,6 +9,9 @@ use crate::store::{DeliveryVerdict, StoreError, Verdict};
 /// Code of what one client was refused so that others have their share.
 pub(super) const CLIENT_SHARE: &str = "client_share";
 
+/// Code of a batch of which a part did not verify.
+pub(super) const MIXED_BATCH: &str = "mixed_batch";
+
 /// How a request ended well.
 pub(super) enum Ending {
     Handshake(Reply),
@@ -55,7 +58,7 @@ pub(super) enum Failure {
     Late,
     #[error("{0}")]
     Store(StoreError),
-    #[error("a verification panicked")]
+    #[error("the request panicked")]
     Panicked,
 }
 
@@ -75,6 +78,12 @@ impl Failure {
             Self::Store(error) => error.code(),
             Self::Panicked => "panicked",
         }
+    }
+
+    /// Whether it is counted by its code: what the sender did wrong, and of what is ours what it alone meets.
+    pub fn is_rejection(&self) -> bool {
+        let of_client = matches!(self, Self::ClientShare | Self::Body(BodyError::ClientShare));
+        of_client || matches!(self, Self::Rejected(_)) || !self.is_ours()
     }
 
     /// Our own fault or load: 503, never 4xx, for some providers never send again after that.

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use super::body::Purse;
 use super::browser::{self, Form};
-use super::ending::{CLIENT_SHARE, Ending, Failure};
+use super::ending::{Ending, Failure, MIXED_BATCH};
 use super::reply::{self, Answer};
 use super::route::Routed;
 use super::shares::Part;
@@ -189,11 +189,13 @@ impl Exchange {
                 warn!(
                     source = &*source.name,
                     provider = &*source.provider,
+                    error.code = MIXED_BATCH,
+                    peer = self.peer,
                     refused_items = kept.refused_items,
                     kept_items = kept.verdict.events.len(),
                     "a batch was signed in part: the good items are kept, the provider is told to look"
                 );
-                metrics::rejection(&source.name, "mixed_batch");
+                metrics::rejection(&source.name, MIXED_BATCH);
                 reply::refused(source, RejectionCode::BadSignature)
             }
             Ok(Ending::Kept(kept)) => {
@@ -210,14 +212,20 @@ impl Exchange {
         self.fail(&Failure::Overloaded("requests"), None, took)
     }
 
+    /// The answer to a request in which we have a bug. The panic hook has said where; its text may quote what a stranger sent.
+    pub fn panicked(&self) -> Answer {
+        let took = Instant::now() - self.arrival.first_byte;
+        self.fail(&Failure::Panicked, None, took)
+    }
+
     fn fail(&self, failure: &Failure, body: Option<&Bytes>, took: Duration) -> Answer {
         let source = &self.routed.source;
         let code = failure.code();
+        if failure.is_rejection() {
+            metrics::rejection(&source.name, code);
+        }
         if failure.is_ours() {
             metrics::delivery(&source.name, DeliveryResult::Unavailable, took);
-            if code == CLIENT_SHARE {
-                metrics::rejection(&source.name, code);
-            }
             let peer = &self.peer;
             warn!(source = &*source.name, error.code = code, error = %failure, peer, "a delivery was answered 503");
             let delay = 1 + self.edge.random.next_u64() % 5;
@@ -227,7 +235,6 @@ impl Exchange {
             };
         }
         metrics::delivery(&source.name, DeliveryResult::Rejected, took);
-        metrics::rejection(&source.name, code);
         let (detail, method) = (cut(&failure.to_string(), DETAIL_CHARS_MAX), &self.method);
         if matches!(failure, Failure::Body(body::BodyError::TooLarge)) {
             warn!(

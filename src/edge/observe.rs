@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use super::EdgeSource;
-use super::ending::{CLIENT_SHARE, Kept};
+use super::ending::{CLIENT_SHARE, Kept, MIXED_BATCH};
 use crate::metrics::{self, DeliveryResult};
 use crate::model::receipt::HoldReason;
 use crate::provider::RejectionCode;
@@ -20,7 +20,7 @@ pub const REJECTION_CODES: [&str; 7] = [
     "body_timeout",
     "body_broken",
     "method_not_allowed",
-    "mixed_batch",
+    MIXED_BATCH,
     CLIENT_SHARE,
 ];
 

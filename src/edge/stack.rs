@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -43,7 +44,7 @@ pub(super) fn stack(
     edge: &Arc<Edge>,
 ) -> impl Service<Request<Incoming>, Response = StackAnswer, Error = Infallible, Future: Send> + Clone + Send + use<> {
     ServiceBuilder::new()
-        // Outermost: a bug in one request becomes a 503 and leaves the connection and all others alone.
+        // Outermost: a bug before the source is known becomes a 503 and leaves the connection and all others alone.
         .layer(CatchPanicLayer::custom(panicked))
         // Next, so that it is on every answer of ours: nobody is to guess that an echoed challenge is a page.
         .layer(SetResponseHeaderLayer::if_not_present(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
@@ -116,9 +117,14 @@ where
         };
         request.extensions_mut().insert(Arc::clone(&exchange));
         let inner = self.inner.clone();
+        // A bug below is caught here already: the source is known, so its fault is counted and answered as that source's.
+        let work = AssertUnwindSafe(tower::ServiceExt::oneshot(inner, request)).catch_unwind();
         Box::pin(async move {
-            let answer = tower::ServiceExt::oneshot(inner, request).await;
-            Ok(answer.unwrap_or_else(|_shed| exchange.shed()))
+            Ok(match work.await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_shed)) => exchange.shed(),
+                Err(_panic) => exchange.panicked(),
+            })
         })
     }
 }

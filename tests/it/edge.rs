@@ -2,10 +2,13 @@
 
 mod answers;
 mod browser;
+mod handshakes;
 mod limits;
 mod load;
 mod paths;
+mod refusals;
 mod rig;
 mod shares;
 mod sources;
 mod stopping;
+mod witness;

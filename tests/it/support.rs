@@ -2,6 +2,7 @@
 //! that can also speak broken HTTP, and requests that are signed as providers sign them.
 
 pub mod broker;
+pub mod canary;
 pub mod client;
 pub mod database;
 pub mod peers;

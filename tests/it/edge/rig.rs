@@ -11,6 +11,7 @@ use makbuz::edge::{Edge, EdgeConfig, EdgeSource};
 use makbuz::lifecycle::Stop;
 use makbuz::model::id::ReceiptId;
 use makbuz::model::subscription::SubscriptionSet;
+use makbuz::provider::SignedRequest;
 use makbuz::random::SeededRandom;
 use makbuz::store::{
     DeliveryVerdict, EventVerdict, Intake, NewDelivery, NewRejection, QuarantineBounds, StoreError, Verdict,
@@ -319,5 +320,17 @@ pub fn post(path: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
     }
     let mut request = (request + "\r\n").into_bytes();
     request.extend_from_slice(body);
+    request
+}
+
+/// A signed request as its provider sends it, to `path`.
+pub fn as_sent(path: &str, signed: &SignedRequest) -> Vec<u8> {
+    let query = signed.query.as_ref().map(|query| format!("?{query}")).unwrap_or_default();
+    let lines = signed.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+    let lines: Vec<String> = lines.collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let mut request = post(&format!("{path}{query}"), &lines, &signed.body);
+    let method = signed.method.as_str().bytes();
+    request.splice(.."POST".len(), method);
     request
 }

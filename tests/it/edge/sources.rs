@@ -72,27 +72,38 @@ body = '''{{"id":"{{id}}"}}'''
 
 /// A definition of these tests, bound to the secret `good`.
 pub fn inlet(parts: &Parts) -> Inlet {
+    inlet_with(parts, settings(vec![secret("first", b"good")]))
+}
+
+pub fn inlet_with(parts: &Parts, settings: SourceSettings) -> Inlet {
     let mut catalog = Catalog::default();
     catalog.insert("shop", "shop.toml".to_owned(), &definition(parts));
-    bind(&catalog, "shop", b"good")
+    bind(&catalog, "shop", settings)
 }
 
 /// A shipped definition, bound to `secret`.
 pub fn shipped(provider: &str, secret: &[u8]) -> Inlet {
-    bind(&Catalog::embedded(), provider, secret)
+    shipped_with(provider, settings(vec![self::secret("first", secret)]))
 }
 
-fn bind(catalog: &Catalog, provider: &str, secret: &[u8]) -> Inlet {
-    let secret = SourceSecret {
-        label: "first".to_owned(),
-        value: secret.to_vec().into(),
+pub fn shipped_with(provider: &str, settings: SourceSettings) -> Inlet {
+    bind(&Catalog::embedded(), provider, settings)
+}
+
+pub fn secret(label: &str, value: &[u8]) -> SourceSecret {
+    SourceSecret {
+        label: label.to_owned(),
+        value: value.to_vec().into(),
         not_before: None,
         not_after: None,
         params: BTreeMap::new(),
-    };
-    let settings = SourceSettings {
+    }
+}
+
+pub fn settings(secrets: Vec<SourceSecret>) -> SourceSettings {
+    SourceSettings {
         name: "test".to_owned(),
-        secrets: vec![secret],
+        secrets,
         params: BTreeMap::new(),
         account: None,
         account_in_path: false,
@@ -101,7 +112,10 @@ fn bind(catalog: &Catalog, provider: &str, secret: &[u8]) -> Inlet {
         url: None,
         hold_malformed: true,
         replay_guard: None,
-    };
+    }
+}
+
+fn bind(catalog: &Catalog, provider: &str, settings: SourceSettings) -> Inlet {
     let texts = |errors: Vec<makbuz::provider::SpecError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
     catalog.get(provider).map_err(texts).unwrap().bind(settings).map_err(texts).unwrap()
 }

@@ -103,12 +103,18 @@ impl Rabbit {
 
     /// Makes a user that may do just this in the corner, and is removed with it.
     pub async fn add_user(&self, configure: &str, write: &str, read: &str) -> (String, String) {
+        let name = self.add_user_with("secret", configure, write, read).await;
+        (name, "secret".to_owned())
+    }
+
+    /// The same with a password of the test's own; returns the name.
+    pub async fn add_user_with(&self, password: &str, configure: &str, write: &str, read: &str) -> String {
         let name =
             format!("{}-u{}", self.vhost.clone().expect("the test has a vhost"), MADE.fetch_add(1, Ordering::Relaxed));
-        control_node(&["add_user", &name, "secret"]).await;
+        control_node(&["add_user", &name, password]).await;
         self.users.lock().expect("not poisoned").push(name.clone());
         self.control("set_permissions", &[&name, configure, write, read]).await;
-        (name, "secret".to_owned())
+        name
     }
 
     /// A connection and a channel of the test's own.
