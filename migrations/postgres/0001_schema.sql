@@ -1,6 +1,3 @@
--- The server reads a table's CHECK constraints anew for each statement, so the tables that every event writes have those that
--- tell an impossible shape, and leave the values of enums and counters to the program's types. The SQLite schema has all.
-
 -- Receipts: one per authentic event, kept for ever. Not partitioned: the unique key must span time.
 CREATE TABLE receipts (
     id                uuid PRIMARY KEY,
@@ -8,7 +5,7 @@ CREATE TABLE receipts (
     account           text COLLATE "C" NOT NULL CHECK (octet_length(account) <= 128),
     event_id          text COLLATE "C" NOT NULL CHECK (octet_length(event_id) BETWEEN 1 AND 320),
     provider_ref      text NOT NULL,
-    mode              text NOT NULL,
+    mode              text NOT NULL CHECK (mode IN ('live', 'test', 'unknown')),
     source            text COLLATE "C" NOT NULL,
     event_type        text COLLATE "C" NOT NULL,
     occurred_at       bigint,
@@ -19,11 +16,11 @@ CREATE TABLE receipts (
     pointer           text,
     part_start        bigint,
     part_end          bigint,
-    item_sha256       bytea,
-    signed_sha256     bytea,
+    item_sha256       bytea CHECK (octet_length(item_sha256) = 32),
+    signed_sha256     bytea CHECK (octet_length(signed_sha256) = 32),
     replay_guard      boolean NOT NULL DEFAULT false,
     verified_by       text,
-    origin            text NOT NULL,
+    origin            text NOT NULL CHECK (origin IN ('delivery', 'reconcile', 'admitted', 'imported')),
     flags             text NOT NULL DEFAULT '',
     hold_reason       text,
     duplicates        bigint NOT NULL DEFAULT 0,
@@ -86,14 +83,14 @@ CREATE TABLE jobs (
     subscription     text COLLATE "C" NOT NULL,
     source           text COLLATE "C" NOT NULL,
     state            text COLLATE "C" NOT NULL,
-    attempt          integer NOT NULL DEFAULT 0,
-    series           integer NOT NULL DEFAULT 1,
+    attempt          integer NOT NULL DEFAULT 0 CHECK (attempt >= 0),
+    series           integer NOT NULL DEFAULT 1 CHECK (series >= 1),
     series_attempts  integer NOT NULL DEFAULT 0 CHECK (series_attempts BETWEEN 0 AND attempt),
     first_attempt_at bigint,
     next_attempt_at  bigint,
     leased_until     bigint,
     handed_at        bigint,
-    lane             text NOT NULL DEFAULT 'fresh',
+    lane             text NOT NULL DEFAULT 'fresh' CHECK (lane IN ('fresh', 'slow')),
     resource_key     text COLLATE "C",
     turn_key         text COLLATE "C",
     reason           text,
@@ -149,9 +146,9 @@ CREATE TABLE outbox (
     receipt_id   uuid NOT NULL,
     subscription text COLLATE "C" NOT NULL,
     attempt      integer NOT NULL,
-    lane         text NOT NULL,
+    lane         text NOT NULL CHECK (lane IN ('fresh', 'slow')),
     trigger      text NOT NULL,
-    shard        smallint NOT NULL,
+    shard        smallint NOT NULL CHECK (shard BETWEEN 0 AND 31),
     next_at      bigint NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.02);
@@ -175,7 +172,7 @@ CREATE TABLE relays (
 CREATE TABLE job_counts (
     subscription text COLLATE "C" NOT NULL,
     state        text COLLATE "C" NOT NULL,
-    slot         smallint NOT NULL,
+    slot         smallint NOT NULL CHECK (slot BETWEEN 0 AND 64),
     n            bigint NOT NULL,
     PRIMARY KEY (subscription, state, slot)
 ) WITH (fillfactor = 50);
