@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::receipt::Mode;
+use super::receipt::{Mode, Receipt};
 
 /// What a filter looks at; borrowed from the event.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +13,19 @@ pub struct EventFacts<'a> {
     pub account: &'a str,
     pub mode: Mode,
     pub event_type: &'a str,
+}
+
+impl<'a> EventFacts<'a> {
+    /// Those of a receipt whose event came through `source`.
+    pub fn of(receipt: &'a Receipt, source: &'a str) -> Self {
+        Self {
+            source,
+            provider: &receipt.key.provider,
+            account: &receipt.key.account,
+            mode: receipt.mode,
+            event_type: &receipt.event_type,
+        }
+    }
 }
 
 /// A subscription's filter; an empty list takes everything.

@@ -6,6 +6,7 @@ mod ruling;
 use serde::{Deserialize, Serialize};
 
 use super::id::ReceiptId;
+use super::receipt::Receipt;
 
 pub use moves::Move;
 pub use ruling::{Ending, Report, Ruling, end_failed, rule};
@@ -219,6 +220,32 @@ pub struct Job {
 }
 
 impl Job {
+    /// A job that waits for its first attempt, of an event that came through `source`; `now` in UTC microseconds.
+    pub fn first(receipt: &Receipt, subscription: &str, source: &str, now: i64) -> Self {
+        Self {
+            key: JobKey { receipt: receipt.id, subscription: subscription.to_owned() },
+            source: source.to_owned(),
+            state: JobState::Pending,
+            attempt: 0,
+            series: 1,
+            series_attempts: 0,
+            first_attempt_at: None,
+            next_attempt_at: None,
+            leased_until: None,
+            handed_at: None,
+            lane: Lane::Fresh,
+            resource_key: receipt.resource_key.clone(),
+            turn_key: None,
+            reason: None,
+            fingerprint: None,
+            assignee: None,
+            note: None,
+            rearms: 0,
+            created_at: now,
+            finished_at: None,
+        }
+    }
+
     /// Whether `attempt` was begun in the job's current series.
     pub fn is_current_series(&self, attempt: i32) -> bool {
         attempt > self.attempt - self.series_attempts && attempt <= self.attempt

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::plan::{Event, Plan};
 use super::rows::{self, Planned};
 use super::{IntakeContext, job_flow};
+use crate::model::filter::EventFacts;
 use crate::model::id::{PayloadId, ReceiptId};
 use crate::model::job::{Job, JobKey, JobReason, JobState};
 use crate::model::receipt::{EventKey, Origin, Receipt};
@@ -208,8 +209,8 @@ fn may_add_jobs(late: &Late<'_>) -> bool {
 
 fn jobs_of_other_source(late: &Late<'_>, now: i64) -> Vec<Job> {
     let source = &*late.event.from.source;
-    let by_new = rows::facts(late.receipt, source);
-    let by_own = rows::facts(late.receipt, &late.receipt.source);
+    let by_new = EventFacts::of(late.receipt, source);
+    let by_own = EventFacts::of(late.receipt, &late.receipt.source);
     let taking = late.event.from.subscriptions.matching(&by_new);
     taking
         .filter(|subscription| !subscription.filter.takes(&by_own))

@@ -62,17 +62,6 @@ pub(super) fn build(plan: &Plan<'_>, suspects: &HashSet<ReceiptId>, now: i64, co
     Planned { rows, position, event: event_of }
 }
 
-/// What a subscription's filter looks at in an event that came through `source`.
-pub(super) fn facts<'a>(receipt: &'a Receipt, source: &'a str) -> EventFacts<'a> {
-    EventFacts {
-        source,
-        provider: &receipt.key.provider,
-        account: &receipt.key.account,
-        mode: receipt.mode,
-        event_type: &receipt.event_type,
-    }
-}
-
 /// The body with its headers, as the delivery brought it.
 pub(super) fn payload_row(delivery: &NewDelivery) -> PayloadRow {
     PayloadRow {
@@ -86,7 +75,7 @@ pub(super) fn payload_row(delivery: &NewDelivery) -> PayloadRow {
 
 /// A job that is to be handed out now: `queued` with its first attempt for the broker, `pending` for a claim.
 pub(super) fn fresh_job(receipt: &Receipt, subscription: &Subscription, source: &str, now: i64) -> Job {
-    let job = job(receipt, &subscription.name, source, now);
+    let job = Job::first(receipt, &subscription.name, source, now);
     match subscription.target {
         Target::Amqp => Job {
             state: JobState::Queued,
@@ -102,7 +91,7 @@ pub(super) fn fresh_job(receipt: &Receipt, subscription: &Subscription, source: 
 
 /// A job that waits for a person from the start.
 pub(super) fn review_job(receipt: &Receipt, subscription: &str, source: &str, reason: JobReason, now: i64) -> Job {
-    Job { state: JobState::Review, reason: Some(reason), ..job(receipt, subscription, source, now) }
+    Job { state: JobState::Review, reason: Some(reason), ..Job::first(receipt, subscription, source, now) }
 }
 
 /// The outbox row of a job that is queued.
@@ -186,34 +175,9 @@ fn jobs_of(event: &Event<'_>, receipt: &Receipt, now: i64) -> Vec<Job> {
         let reason = if hold == HoldReason::Suspect { JobReason::Suspect } else { JobReason::Held };
         return vec![review_job(receipt, INTAKE, &receipt.source, reason, now)];
     }
-    let facts = facts(receipt, &receipt.source);
+    let facts = EventFacts::of(receipt, &receipt.source);
     let taking = event.from.subscriptions.matching(&facts);
     taking.map(|subscription| fresh_job(receipt, subscription, &receipt.source, now)).collect()
-}
-
-fn job(receipt: &Receipt, subscription: &str, source: &str, now: i64) -> Job {
-    Job {
-        key: JobKey { receipt: receipt.id, subscription: subscription.to_owned() },
-        source: source.to_owned(),
-        state: JobState::Pending,
-        attempt: 0,
-        series: 1,
-        series_attempts: 0,
-        first_attempt_at: None,
-        next_attempt_at: None,
-        leased_until: None,
-        handed_at: None,
-        lane: Lane::Fresh,
-        resource_key: receipt.resource_key.clone(),
-        turn_key: None,
-        reason: None,
-        fingerprint: None,
-        assignee: None,
-        note: None,
-        rearms: 0,
-        created_at: now,
-        finished_at: None,
-    }
 }
 
 fn clipped(text: &str, bytes_max: usize) -> String {

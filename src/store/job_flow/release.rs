@@ -4,9 +4,10 @@ use super::super::tx::{OutboxRow, Tx};
 use super::armed::set_off;
 use super::desk::Folder;
 use super::outbox_row;
-use super::replay::{Authority, facts, has_words};
+use super::replay::{Authority, has_words};
 use crate::model::attempt::{Attempt, Trigger};
-use crate::model::job::{Job, JobKey, JobState, Lane};
+use crate::model::filter::EventFacts;
+use crate::model::job::{Job, JobState, Lane};
 use crate::model::receipt::Receipt;
 use crate::model::subscription::BROADCAST;
 use crate::random::Random;
@@ -42,7 +43,7 @@ pub(super) async fn release(
     };
     let there = tx.lock_jobs_of(&[receipt.id]).await?;
     let mut released = Released::default();
-    for subscription in authority.subscriptions.matching(&facts(receipt, &receipt.source)) {
+    for subscription in authority.subscriptions.matching(&EventFacts::of(receipt, &receipt.source)) {
         let known = there.iter().any(|job| job.key.subscription == subscription.name);
         if known || authority.active(&subscription.name).is_none() {
             continue;
@@ -63,28 +64,7 @@ pub(super) async fn release(
     Ok(Ok(released))
 }
 
-/// A job that waits for its first attempt.
+/// A job that is due at once.
 fn waiting(receipt: &Receipt, subscription: &str, now: i64) -> Job {
-    Job {
-        key: JobKey { receipt: receipt.id, subscription: subscription.to_owned() },
-        source: receipt.source.clone(),
-        state: JobState::Pending,
-        attempt: 0,
-        series: 1,
-        series_attempts: 0,
-        first_attempt_at: None,
-        next_attempt_at: Some(now),
-        leased_until: None,
-        handed_at: None,
-        lane: Lane::Fresh,
-        resource_key: receipt.resource_key.clone(),
-        turn_key: None,
-        reason: None,
-        fingerprint: None,
-        assignee: None,
-        note: None,
-        rearms: 0,
-        created_at: now,
-        finished_at: None,
-    }
+    Job { next_attempt_at: Some(now), ..Job::first(receipt, subscription, &receipt.source, now) }
 }

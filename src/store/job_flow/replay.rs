@@ -128,7 +128,7 @@ fn may_replay<'a>(folder: &Folder, authority: &Authority<'a>, replay: &ReplayReq
     let subscription = authority.active(&job.key.subscription).ok_or("subscription_retired")?;
     let receipt = authority.receipt_with_body(job.key.receipt)?;
     // By the source through which the job came to be: that is what its first run was allowed by.
-    let facts = facts(receipt, &job.source);
+    let facts = EventFacts::of(receipt, &job.source);
     if subscription.filter.takes(&facts) { Ok(subscription) } else { Err("filter_no_longer_takes") }
 }
 
@@ -157,17 +157,6 @@ impl<'a> Authority<'a> {
             return Err("imported");
         }
         if *body { Ok(receipt) } else { Err("body_gone") }
-    }
-}
-
-/// What a filter sees of a receipt that came through `source`.
-pub(super) fn facts<'a>(receipt: &'a Receipt, source: &'a str) -> EventFacts<'a> {
-    EventFacts {
-        source,
-        provider: &receipt.key.provider,
-        account: &receipt.key.account,
-        mode: receipt.mode,
-        event_type: &receipt.event_type,
     }
 }
 

@@ -110,28 +110,7 @@ impl World {
     }
 
     fn first_job(&self, receipt: ReceiptId, subscription: &str) -> Job {
-        Job {
-            key: JobKey { receipt, subscription: subscription.to_owned() },
-            source: "eu".into(),
-            state: JobState::Pending,
-            attempt: 0,
-            series: 1,
-            series_attempts: 0,
-            first_attempt_at: None,
-            next_attempt_at: None,
-            leased_until: None,
-            handed_at: None,
-            lane: Lane::Fresh,
-            resource_key: None,
-            turn_key: None,
-            reason: None,
-            fingerprint: None,
-            assignee: None,
-            note: None,
-            rearms: 0,
-            created_at: self.memory.now,
-            finished_at: None,
-        }
+        Job::first(&self.memory.receipts[&receipt], subscription, "eu", self.memory.now)
     }
 
     async fn add(&mut self, job: Job, row: Option<OutboxRow>) {
