@@ -4,6 +4,7 @@
 mod copies;
 mod crash;
 mod outage;
+mod outcomes;
 mod stop;
 
 use super::support::broker::Broker;
@@ -25,8 +26,13 @@ struct House {
 impl House {
     /// The embedded default: SQLite, and a subscription that is claimed.
     fn embedded() -> Self {
-        let installation =
-            Installation::new(&config("sqlite://makbuz.db", None), &[("PAY_SECRET", SECRET), ("TOKEN", TOKEN)]);
+        Self::embedded_with("", &[])
+    }
+
+    /// The same with more of a configuration, and more variables for it.
+    fn embedded_with(more: &str, more_variables: &[(&str, &str)]) -> Self {
+        let variables = [&[("PAY_SECRET", SECRET), ("TOKEN", TOKEN)], more_variables].concat();
+        let installation = Installation::new(&(config("sqlite://makbuz.db", None) + more), &variables);
         let store = Store::sqlite(installation.folder());
         Self { installation, store, services: None }
     }
@@ -38,10 +44,28 @@ impl House {
         Some(Self::behind(database, broker, &store_url, &amqp_url).await)
     }
 
-    /// The same with other addresses for the program than for the test.
+    /// The same with more of a configuration, and more variables for it; `subscriptions` are all that it has then.
+    async fn production_with(subscriptions: &[&str], more: &str, more_variables: &[(&str, &str)]) -> Option<Self> {
+        let (database, broker) = (Database::create().await?, Broker::find(subscriptions)?);
+        let (store_url, amqp_url) = (database.url.clone(), broker.url.clone());
+        Some(Self::made(database, broker, [&store_url, &amqp_url], more, more_variables).await)
+    }
+
+    /// With other addresses for the program than for the test.
     async fn behind(database: Database, broker: Broker, store_url: &str, amqp_url: &str) -> Self {
-        let variables = [("PAY_SECRET", SECRET), ("TOKEN", TOKEN), ("STORE_URL", store_url), ("AMQP_URL", amqp_url)];
-        let installation = Installation::new(&config("env:STORE_URL", Some(&broker.prefix)), &variables);
+        Self::made(database, broker, [store_url, amqp_url], "", &[]).await
+    }
+
+    async fn made(
+        database: Database,
+        broker: Broker,
+        [store_url, amqp_url]: [&str; 2],
+        more: &str,
+        more_variables: &[(&str, &str)],
+    ) -> Self {
+        let usual = [("PAY_SECRET", SECRET), ("TOKEN", TOKEN), ("STORE_URL", store_url), ("AMQP_URL", amqp_url)];
+        let config = config("env:STORE_URL", Some(&broker.prefix)) + more;
+        let installation = Installation::new(&config, &[&usual, more_variables].concat());
         installation.migrate().await;
         let store = Store::Postgres(database.url.clone());
         Self { installation, store, services: Some((database, broker)) }
