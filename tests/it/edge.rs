@@ -7,5 +7,5 @@ mod load;
 mod paths;
 mod rig;
 mod shares;
-mod sources;
+pub mod sources;
 mod stopping;

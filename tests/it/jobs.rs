@@ -18,31 +18,6 @@ use makbuz::store::{
 
 use crate::store::harness::{Harness, billing, both, deliver_one, set, subscription};
 
-macro_rules! on_every_backend {
-    ($($test:ident,)*) => {
-        mod sqlite {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    let (store, h) = crate::support::sqlite::fresh_store().await;
-                    super::$test(store, &h).await;
-                    h.finish().await;
-                }
-            )*
-        }
-        mod postgres {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    let (store, h) = crate::support::postgres::fresh_store().await;
-                    super::$test(store, &h).await;
-                    h.finish().await;
-                }
-            )*
-        }
-    };
-}
-
 on_every_backend! {
     an_outage_of_an_hour_costs_no_attempt,
     seven_tries_then_review_then_a_resend_and_a_replay,
