@@ -1,6 +1,8 @@
 //! Jobs on every backend, through the store's own doors: from the delivery to the end, or to a person.
 
 mod broker;
+mod resends;
+mod survivors;
 
 use std::sync::Arc;
 use std::time::Duration;
