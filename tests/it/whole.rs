@@ -1,6 +1,7 @@
 //! The whole program as its users run it: a child process on real sockets, killed at random, cut off from its broker and
 //! from its database, and stopped. What was answered 200 is the truth that everything else is held against.
 
+mod bodies;
 mod copies;
 mod crash;
 mod outage;

@@ -2,6 +2,7 @@
 //! held beside it: no report touches it (C6).
 
 mod broker;
+mod deliveries;
 mod pull;
 
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Consumers of RabbitMQ: the message is taken from the queue, and its outcome is published with the message's token.
 
 use futures_util::StreamExt;
+use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
@@ -9,13 +10,13 @@ use tokio::time::timeout;
 
 use super::{Desk, House, LONG, SUBSCRIPTIONS, VARIABLES, WORKER, Work, eventually, history, more};
 
-async fn production() -> Option<House> {
+pub async fn production() -> Option<House> {
     House::production_with(&SUBSCRIPTIONS, &more("amqp"), &VARIABLES).await
 }
 
 /// A consumer of one subscription's queue, in no language in particular.
-struct Worker {
-    _connection: Connection,
+pub struct Worker {
+    connection: Connection,
     channel: Channel,
     consumer: lapin::Consumer,
     exchange: String,
@@ -23,7 +24,7 @@ struct Worker {
 }
 
 impl Worker {
-    async fn of(house: &House, subscription: &str) -> Self {
+    pub async fn of(house: &House, subscription: &str) -> Self {
         let broker = house.broker();
         let connection = Connection::connect(&broker.url, ConnectionProperties::default()).await.expect("the broker");
         let channel = connection.create_channel().await.expect("a channel");
@@ -34,14 +35,20 @@ impl Worker {
             .await
             .expect("the subscription's queue");
         let exchange = format!("{}.outcomes", broker.prefix);
-        Self { _connection: connection, channel, consumer, exchange, subscription: subscription.to_owned() }
+        Self { connection, channel, consumer, exchange, subscription: subscription.to_owned() }
     }
 
     /// The next message, acked: from here on only the report tells how it went.
-    async fn take(&mut self) -> Work {
+    pub async fn take(&mut self) -> Work {
+        let (work, delivery) = self.hold().await;
+        delivery.ack(BasicAckOptions::default()).await.expect("an ack");
+        work
+    }
+
+    /// The next message, which the broker gives to somebody else when this consumer is gone.
+    pub async fn hold(&mut self) -> (Work, Delivery) {
         let next = timeout(LONG, self.consumer.next()).await.expect("a message in time");
         let delivery = next.expect("the consumer goes on").expect("a delivery");
-        delivery.ack(BasicAckOptions::default()).await.expect("an ack");
         let headers = delivery.properties.headers().clone().expect("headers");
         let header = |name: &str| headers.inner().get(name).unwrap_or_else(|| panic!("no {name}"));
         let text = |name: &str| match header(name) {
@@ -49,18 +56,24 @@ impl Worker {
             other => panic!("{name}: {other:?}"),
         };
         let AMQPValue::LongInt(attempt) = header("makbuz-attempt") else { panic!("an attempt") };
-        Work {
+        let work = Work {
             receipt: delivery.properties.message_id().as_ref().expect("a message id").to_string(),
             subscription: text("makbuz-subscription"),
             attempt: i64::from(*attempt),
             trigger: text("makbuz-trigger"),
             token: text("makbuz-token"),
-            body: delivery.data,
-        }
+            body: delivery.data.clone(),
+        };
+        (work, delivery)
+    }
+
+    /// The process is killed, or the broker closes its channel: what it held goes back to the queue.
+    pub async fn dies(self) {
+        self.connection.close(200, "gone".into()).await.expect("closed");
     }
 
     /// Publishes a report; it is with the broker then, and not yet heard.
-    async fn report(&self, body: &Value) {
+    pub async fn report(&self, body: &Value) {
         let properties = BasicProperties::default().with_delivery_mode(2);
         let (exchange, key) = (self.exchange.as_str().into(), self.subscription.as_str().into());
         let mandatory = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
@@ -72,7 +85,7 @@ impl Worker {
 
     /// Waits until all that was reported on this channel before has been heard: reports are heard in their order, and what
     /// is no report at all is counted.
-    async fn heard(&self, desk: &Desk<'_>) {
+    pub async fn heard(&self, desk: &Desk<'_>) {
         let before = desk.bad_reports("report_malformed").await;
         self.report(&json!("no report")).await;
         eventually("the reports are heard", LONG, async || {

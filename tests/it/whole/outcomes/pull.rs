@@ -163,3 +163,40 @@ async fn a_late_completed_of_a_job_that_nobody_took_again_withdraws_the_retry() 
     assert_eq!((&done["job"]["next_attempt_at"], history(&done)[0].4), (&Value::Null, true));
     assert!(claim(&desk, "hasty").await.is_empty());
 }
+
+/// W-143, W-149: the program is killed with ten jobs leased and five before a person.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_loses_no_lease_and_nothing_that_waits_for_a_person() {
+    let house = embedded();
+    let desk = Desk::open(&house).await;
+    for number in 0..10 {
+        desk.accepted(&format!("evt_killed_{number}")).await;
+    }
+    let before_a_person: Vec<Work> = claim(&desk, "patient").await.drain(..5).collect();
+    for work in &before_a_person {
+        assert_eq!(report(&desk, work, "rejected").await, applied("review"));
+    }
+    let mut lost = claim(&desk, "hasty").await;
+    assert_eq!(lost.len(), 10);
+    desk.gateway.kill().await;
+
+    let desk = Desk::open(&house).await;
+    let mut again = Vec::new();
+    eventually("all that was leased comes back", LONG, async || {
+        again.extend(claim(&desk, "hasty").await);
+        (again.len() >= 10).then_some(())
+    })
+    .await;
+    lost.sort_by(|a, b| a.receipt.cmp(&b.receipt));
+    again.sort_by(|a, b| a.receipt.cmp(&b.receipt));
+    for (lost, again) in lost.iter().zip(&again) {
+        assert_eq!((&again.receipt, again.attempt, again.trigger.as_str()), (&lost.receipt, 2, "rescue"));
+        assert_eq!(again.body, lost.body);
+    }
+    for work in &before_a_person {
+        let shown = desk.job(&work.receipt, "patient", "review", 1).await;
+        assert_eq!(history(&shown), [(1, "first", Some("rejected"), Some("rejected"), false)]);
+    }
+    let review = desk.get("/v1/review?subscription=patient").await;
+    assert_eq!(review["jobs"].as_array().map(Vec::len), Some(5));
+}
