@@ -9,6 +9,6 @@ mod paths;
 mod refusals;
 mod rig;
 mod shares;
-mod sources;
+pub mod sources;
 mod stopping;
 mod witness;

@@ -1,6 +1,8 @@
 //! Jobs on every backend, through the store's own doors: from the delivery to the end, or to a person.
 
 mod broker;
+mod resends;
+mod survivors;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,31 +19,6 @@ use makbuz::store::{
 };
 
 use crate::store::harness::{Harness, billing, both, deliver_one, set, subscription};
-
-macro_rules! on_every_backend {
-    ($($test:ident,)*) => {
-        mod sqlite {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    let (store, h) = crate::support::sqlite::fresh_store().await;
-                    super::$test(store, &h).await;
-                    h.finish().await;
-                }
-            )*
-        }
-        mod postgres {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    let (store, h) = crate::support::postgres::fresh_store().await;
-                    super::$test(store, &h).await;
-                    h.finish().await;
-                }
-            )*
-        }
-    };
-}
 
 on_every_backend! {
     an_outage_of_an_hour_costs_no_attempt,

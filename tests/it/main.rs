@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends where it is")]
 
+#[macro_use]
 mod support;
 
 mod edge;
@@ -9,6 +10,7 @@ mod jobs;
 mod peers;
 mod postgres;
 mod providers;
+mod receive;
 mod relay;
 mod store;
 mod tree;

@@ -6,6 +6,6 @@ mod faults;
 mod healthy;
 mod memory;
 mod missing;
-mod stage;
+pub mod stage;
 mod stores;
 mod stray;

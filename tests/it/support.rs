@@ -1,6 +1,32 @@
 //! What the integration tests share: services, the real program as a child, a network that fails on command, a client
 //! that can also speak broken HTTP, and requests that are signed as providers sign them.
 
+/// Runs each function over a fresh store of every backend.
+macro_rules! on_every_backend {
+    ($($test:ident,)*) => {
+        mod sqlite {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    let (store, h) = crate::support::sqlite::fresh_store().await;
+                    super::$test(store, &h).await;
+                    h.finish().await;
+                }
+            )*
+        }
+        mod postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    let (store, h) = crate::support::postgres::fresh_store().await;
+                    super::$test(store, &h).await;
+                    h.finish().await;
+                }
+            )*
+        }
+    };
+}
+
 pub mod broker;
 pub mod canary;
 pub mod client;

@@ -1,11 +1,13 @@
 //! The whole program as its users run it: a child process on real sockets, killed at random, cut off from its broker and
 //! from its database, and stopped. What was answered 200 is the truth that everything else is held against.
 
+mod bodies;
 mod canary;
 mod copies;
 mod crash;
 mod doubt;
 mod outage;
+mod outcomes;
 mod stop;
 
 use super::support::broker::Broker;
@@ -30,43 +32,43 @@ impl House {
         Self::embedded_with("", &[])
     }
 
-    /// The same with `more` configuration, and the variables that it names.
-    fn embedded_with(more: &str, variables: &[(&str, &str)]) -> Self {
-        let config = config("sqlite://makbuz.db", None) + more;
-        let variables = [&[("PAY_SECRET", SECRET), ("TOKEN", TOKEN)], variables].concat();
-        let installation = Installation::new(&config, &variables);
+    /// The same with more of a configuration, and more variables for it.
+    fn embedded_with(more: &str, more_variables: &[(&str, &str)]) -> Self {
+        let variables = [&[("PAY_SECRET", SECRET), ("TOKEN", TOKEN)], more_variables].concat();
+        let installation = Installation::new(&(config("sqlite://makbuz.db", None) + more), &variables);
         let store = Store::sqlite(installation.folder());
         Self { installation, store, services: None }
     }
 
     /// Production: PostgreSQL and RabbitMQ; `None` where they are not.
     async fn production() -> Option<Self> {
-        Self::production_with("", &[]).await
-    }
-
-    /// The same with `more` configuration, and the variables that it names.
-    async fn production_with(more: &str, variables: &[(&str, &str)]) -> Option<Self> {
         let (database, broker) = services().await?;
         let (store_url, amqp_url) = (database.url.clone(), broker.url.clone());
-        Some(Self::assemble(database, broker, &store_url, &amqp_url, more, variables).await)
+        Some(Self::behind(database, broker, &store_url, &amqp_url).await)
     }
 
-    /// The same with other addresses for the program than for the test.
+    /// The same with more of a configuration, and more variables for it; `subscriptions` are all that it has then.
+    async fn production_with(subscriptions: &[&str], more: &str, more_variables: &[(&str, &str)]) -> Option<Self> {
+        let (database, broker) = (Database::create().await?, Broker::find(subscriptions)?);
+        let (store_url, amqp_url) = (database.url.clone(), broker.url.clone());
+        Some(Self::made(database, broker, [&store_url, &amqp_url], more, more_variables).await)
+    }
+
+    /// With other addresses for the program than for the test.
     async fn behind(database: Database, broker: Broker, store_url: &str, amqp_url: &str) -> Self {
-        Self::assemble(database, broker, store_url, amqp_url, "", &[]).await
+        Self::made(database, broker, [store_url, amqp_url], "", &[]).await
     }
 
-    async fn assemble(
+    async fn made(
         database: Database,
         broker: Broker,
-        store_url: &str,
-        amqp_url: &str,
+        [store_url, amqp_url]: [&str; 2],
         more: &str,
-        variables: &[(&str, &str)],
+        more_variables: &[(&str, &str)],
     ) -> Self {
-        let own = [("PAY_SECRET", SECRET), ("TOKEN", TOKEN), ("STORE_URL", store_url), ("AMQP_URL", amqp_url)];
+        let usual = [("PAY_SECRET", SECRET), ("TOKEN", TOKEN), ("STORE_URL", store_url), ("AMQP_URL", amqp_url)];
         let config = config("env:STORE_URL", Some(&broker.prefix)) + more;
-        let installation = Installation::new(&config, &[&own, variables].concat());
+        let installation = Installation::new(&config, &[&usual, more_variables].concat());
         installation.migrate().await;
         let store = Store::Postgres(database.url.clone());
         Self { installation, store, services: Some((database, broker)) }
@@ -79,7 +81,7 @@ impl House {
 
 async fn services() -> Option<(Database, Broker)> {
     let database = Database::create().await?;
-    Some((database, Broker::find(&["all", "second"])?))
+    Some((database, Broker::find(&["all"])?))
 }
 
 /// One source of a provider that signs time and body, one subscription that takes everything.

@@ -1,6 +1,7 @@
 //! Joins the pull functions of `process` to the listeners of `admin`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::http::StatusCode;
@@ -17,9 +18,19 @@ use crate::process::{Pull, PullError};
 /// The functions, once the store's key is there.
 pub(super) struct Served(pub watch::Receiver<Option<Arc<Pull>>>);
 
+/// Longest wait of a consumer for processing to begin.
+const BEGIN_WAIT: Duration = Duration::from_secs(1);
+
 impl Served {
-    fn pull(&self) -> Result<Arc<Pull>, ApiError> {
-        self.0.borrow().clone().ok_or_else(|| ApiError::unavailable("store_unavailable"))
+    /// Waits a little where the program has only just begun, or its store is only just back.
+    async fn pull(&self) -> Result<Arc<Pull>, ApiError> {
+        let mut begun = self.0.clone();
+        let found = tokio::time::timeout(BEGIN_WAIT, begun.wait_for(Option::is_some)).await;
+        let pull = found.ok().and_then(Result::ok).and_then(|pull| pull.clone());
+        pull.ok_or_else(|| {
+            tracing::warn!(error.code = "store_unavailable", "a consumer asked before the store was there");
+            ApiError::unavailable("store_unavailable")
+        })
     }
 }
 
@@ -32,7 +43,7 @@ impl PullApi for Served {
         consumer: &str,
         gone: CancellationToken,
     ) -> Result<Value, ApiError> {
-        let (pull, body) = (self.pull()?, read(body)?);
+        let (pull, body) = (self.pull().await?, read(body)?);
         tokio::select! {
             // What it has begun in the store runs on in a task of its own.
             answer = pull.claim(subscription, &body, consumer) => written(answer),
@@ -41,12 +52,12 @@ impl PullApi for Served {
     }
 
     async fn extend(&self, job: &JobKey, body: &[u8]) -> Result<Value, ApiError> {
-        let (pull, body) = (self.pull()?, read(body)?);
+        let (pull, body) = (self.pull().await?, read(body)?);
         written(pull.extend(job, &body).await)
     }
 
     async fn outcome(&self, job: &JobKey, body: &[u8], consumer: &str) -> Result<Value, ApiError> {
-        written(self.pull()?.outcome(job, body, consumer).await)
+        written(self.pull().await?.outcome(job, body, consumer).await)
     }
 }
 

@@ -48,7 +48,9 @@ async fn what_raises_a_question_is_kept_counted_and_released_on_sqlite() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_raises_a_question_is_kept_counted_and_released_on_postgres_and_rabbitmq() {
-    let Some(house) = House::production_with(&more("amqp"), &[("OPERATOR", OPERATOR)]).await else { return };
+    let Some(house) = House::production_with(&["all", "second"], &more("amqp"), &[("OPERATOR", OPERATOR)]).await else {
+        return;
+    };
     let gateway = house.installation.start().await;
     let mut expected = doubts(&gateway, "queued").await;
     let messages = house.broker().take("all", 4, Duration::from_secs(30)).await;
