@@ -6,6 +6,7 @@ mod copies;
 mod crash;
 mod outage;
 mod outcomes;
+mod secrets;
 mod stop;
 
 use super::support::broker::Broker;
