@@ -174,8 +174,11 @@ impl Work {
     }
 }
 
-/// What happened in each attempt: number, trigger, outcome, error class, late.
-fn history(shown: &Value) -> Vec<(i64, &str, Option<&str>, Option<&str>, bool)> {
+/// An attempt: number, trigger, outcome, error class, late.
+type Told<'a> = (i64, &'a str, Option<&'a str>, Option<&'a str>, bool);
+
+/// What happened in each attempt.
+fn history(shown: &Value) -> Vec<Told<'_>> {
     let attempts = shown["attempts"].as_array().expect("attempts").iter();
     attempts
         .map(|attempt| {
