@@ -8,6 +8,7 @@ mod crash;
 mod doubt;
 mod outage;
 mod outcomes;
+mod secrets;
 mod stop;
 
 use super::support::broker::Broker;

@@ -1,7 +1,7 @@
 //! What consumers report to the real program, over the broker and over HTTP, and what operators then see. The receipt is
 //! held beside it: no report touches it (C6).
 
-mod broker;
+pub mod broker;
 mod deliveries;
 mod pull;
 
@@ -14,8 +14,8 @@ use super::super::support::process::Gateway;
 use super::super::support::{eventually, sign};
 use super::{House, SECRET};
 
-const LONG: Duration = Duration::from_secs(30);
-const OPERATOR: &str = "token-of-an-operator-of-the-tests";
+pub const LONG: Duration = Duration::from_secs(30);
+pub const OPERATOR: &str = "token-of-an-operator-of-the-tests";
 /// A consumer of `patient` and `hasty`; the one of `super` has only `all`.
 const WORKER: &str = "token-of-a-worker-of-the-tests";
 const VARIABLES: [(&str, &str); 2] = [("OPERATOR_TOKEN", OPERATOR), ("WORKER_TOKEN", WORKER)];
@@ -51,13 +51,13 @@ tick = "50ms"
 }
 
 /// The program and the operator in front of it.
-struct Desk<'a> {
+pub struct Desk<'a> {
     house: &'a House,
-    gateway: Gateway,
+    pub gateway: Gateway,
 }
 
 impl<'a> Desk<'a> {
-    async fn open(house: &'a House) -> Self {
+    pub async fn open(house: &'a House) -> Self {
         let gateway = house.installation.start().await;
         // A broker that is away only degrades; here its queues have to be there.
         let admin = gateway.admin;
@@ -88,13 +88,13 @@ impl<'a> Desk<'a> {
         client::send(self.gateway.admin, method, path, &headers, body.as_bytes()).await.expect("an answer")
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub async fn get(&self, path: &str) -> Value {
         let answer = self.ask(OPERATOR, "GET", path, &Value::Null).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer.json()
     }
 
-    async fn printed(&self, arguments: &[&str]) -> Value {
+    pub async fn printed(&self, arguments: &[&str]) -> Value {
         let admin = format!("http://{}", self.gateway.admin);
         let output = self.house.installation.run(&[arguments, &["--json", "--admin", &admin]].concat()).await;
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -142,7 +142,7 @@ impl<'a> Desk<'a> {
 
 /// A hand-over as its consumer holds it, whichever way it came.
 #[derive(Debug, Clone)]
-struct Work {
+pub struct Work {
     receipt: String,
     subscription: String,
     attempt: i64,
@@ -174,8 +174,11 @@ impl Work {
     }
 }
 
-/// What happened in each attempt: number, trigger, outcome, error class, late.
-fn history(shown: &Value) -> Vec<(i64, &str, Option<&str>, Option<&str>, bool)> {
+/// An attempt: number, trigger, outcome, error class, late.
+type Told<'a> = (i64, &'a str, Option<&'a str>, Option<&'a str>, bool);
+
+/// What happened in each attempt.
+fn history(shown: &Value) -> Vec<Told<'_>> {
     let attempts = shown["attempts"].as_array().expect("attempts").iter();
     attempts
         .map(|attempt| {
