@@ -338,3 +338,19 @@ fn describe() {
     describe_gauge!("makbuz_partition_days_ahead", "Days of body partitions made ahead");
     describe_gauge!("makbuz_build_info", "Always 1; the version is a label");
 }
+
+#[cfg(test)]
+mod tests {
+    /// Rules are written from the README.
+    #[test]
+    fn the_readme_names_only_metrics_that_are_described() {
+        let words = include_str!("../README.md").split(|c: char| !c.is_ascii_lowercase() && c != '_');
+        let named: Vec<&str> = words.filter(|word| word.starts_with("makbuz_")).collect();
+        assert!(named.len() >= 10, "the table is there: {named:?}");
+        let source = include_str!("metrics.rs");
+        let described = &source[source.find("fn describe()").expect("it is there")..];
+        for name in named {
+            assert!(described.contains(&format!("\"{name}\"")), "{name}");
+        }
+    }
+}

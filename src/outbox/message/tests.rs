@@ -3,6 +3,7 @@ use crate::model::filter::Filter;
 use crate::model::receipt::{EventKey, Mode, Origin, VerifiedBy};
 use crate::model::retry::RetryPolicy;
 use crate::model::subscription::{CompletesOn, Target};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const ID: &str = "01936f2e-0000-7000-8000-00000000002a";
@@ -142,6 +143,20 @@ fn a_complete_message_is_as_documented() {
             "makbuz-version I 1",
         ]
     );
+}
+
+/// Consumers are written from the README: it names every header, and no other.
+#[test]
+fn the_readme_names_every_header() {
+    let readme = include_str!("../../../README.md");
+    let section = readme.split("\n## ").find(|section| section.starts_with("Consuming")).expect("the section");
+    let table = section.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.split(" | ").next());
+    let named: BTreeSet<&str> =
+        table.flat_map(|cell| cell.split('`')).filter(|word| word.starts_with("makbuz-")).collect();
+    let messages = [composed(&row(), b"{}"), composed(&row(), b"longer than what is sent inline")];
+    let sent: Vec<String> = messages.iter().flat_map(headers).collect();
+    let sent: BTreeSet<&str> = sent.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(named, sent);
 }
 
 #[test]
