@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # The gateway on PostgreSQL and RabbitMQ, in ./makbuz-dev-full/: sends one signed event, shows the message taken from the
 # queue, then serves until Ctrl-C. `make run-full` calls it with the folder of the built programs; DATABASE_URL and
-# AMQP_URL say where the services are.
+# AMQP_URL say where the services are. NAME (makbuz-dev) is the database's and the queues', EDGE_PORT (8080) and ADMIN_PORT
+# (8081) where it listens.
 set -euo pipefail
 
 bin=${1:?usage: full.sh FOLDER_OF_THE_PROGRAMS}
 : "${DATABASE_URL:?}" "${AMQP_URL:?}"
+name=${NAME:-makbuz-dev}
+edge=127.0.0.1:${EDGE_PORT:-8080}
+admin=127.0.0.1:${ADMIN_PORT:-8081}
 mkdir -p makbuz-dev-full
 cd makbuz-dev-full
 umask 077
@@ -15,7 +19,7 @@ random() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 [ -s operator-token ] || printf 'mkb_%s' "$(random)" >operator-token
 
 # A database of its own where one can be made; else the one that was named.
-database=makbuz_dev
+database=${name//-/_}
 if command -v psql >/dev/null; then
     psql -X -q -w "$DATABASE_URL" -Atc "SELECT 1 FROM pg_database WHERE datname = '$database'" | grep -q 1 ||
         psql -X -q -w "$DATABASE_URL" -c "CREATE DATABASE $database" >/dev/null
@@ -24,19 +28,19 @@ if command -v psql >/dev/null; then
 fi
 export DATABASE_URL
 
-cat >makbuz.toml <<'TOML'
+cat >makbuz.toml <<TOML
 [edge]
-listen = "127.0.0.1:8080"
+listen = "$edge"
 
 [admin]
-listen = "127.0.0.1:8081"
+listen = "$admin"
 
 [store]
 url = "env:DATABASE_URL"
 
 [amqp]
 url = "env:AMQP_URL"
-prefix = "makbuz-dev"
+prefix = "$name"
 
 [[token]]
 name = "operator"
@@ -61,7 +65,7 @@ trap 'exit 130' INT TERM
 
 # ready: /readyz says 200.
 ready() {
-    exec 3<>/dev/tcp/127.0.0.1/8081 || return 1
+    exec 3<>"/dev/tcp/${admin/://}" || return 1
     printf 'GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' >&3
     head -1 <&3 | grep -q ' 200 '
 }
@@ -73,14 +77,14 @@ done
 
 echo
 echo "== sends one event"
-"$bin/makbuz" send standard-webhooks --url http://127.0.0.1:8080/in/dev --secret file:source-secret
+"$bin/makbuz" send standard-webhooks --to "http://$edge/in/dev" --secret file:source-secret
 echo
-echo "== the message, as a consumer of makbuz-dev.inbox gets it; reported as completed"
-timeout 30 "$bin/examples/consumer" "$AMQP_URL" makbuz-dev inbox 1
+echo "== the message, as a consumer of $name.inbox gets it; reported as completed"
+timeout 30 "$bin/examples/consumer" "$AMQP_URL" "$name" inbox 1
 cat <<TXT
 == serving; Ctrl-C stops it
-  post to   http://127.0.0.1:8080/in/dev      signed as standard-webhooks, with makbuz-dev-full/source-secret
-  look at   http://127.0.0.1:8081/readyz      and /metrics
+  post to   http://$edge/in/dev      signed as standard-webhooks, with makbuz-dev-full/source-secret
+  look at   http://$admin/readyz      and /metrics
   try       cd makbuz-dev-full && $bin/makbuz receipts list && $bin/makbuz jobs list
 TXT
 wait "$server"

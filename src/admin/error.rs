@@ -48,6 +48,26 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, code, message)
     }
 
+    /// The store's rules say no; `code` is one of theirs.
+    pub fn refused(code: &'static str) -> Self {
+        let message = match code {
+            "why_missing" => "say why: this needs a reason",
+            "not_replayable" => "it is still under way: what waits or runs goes on by itself",
+            "not_in_review" => "only what waits in review can be dismissed",
+            "already_released" => "it has been released before",
+            "body_gone" => "the body's retention is over",
+            "imported" => "an imported receipt has no event to hand on",
+            "filter_no_longer_takes" => "the subscription's filter no longer takes this event",
+            "subscription_retired" => "the configuration no longer has this subscription",
+            "subscription_unknown" => "there is no such subscription",
+            "subscription_not_pull" => "this subscription is not claimed: its target is another",
+            "not_running" => "this attempt does not run, or no longer",
+            "no_lease" => "this attempt runs without a lease",
+            _ => "not possible in this state",
+        };
+        Self::conflict(code, message)
+    }
+
     /// Our own load or fault: try again.
     pub fn unavailable(code: &'static str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, "not possible now: try again")
@@ -60,7 +80,7 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::NotFound => Self::not_found("not there"),
             StoreError::BodyGone => Self::new(StatusCode::GONE, code, "the body's retention is over"),
-            StoreError::Refused(code) => Self::conflict(code, code.replace('_', " ")),
+            StoreError::Refused(code) => Self::refused(code),
             StoreError::Row(_) => Self::bad_request(code, "the store refuses these values"),
             StoreError::Busy
             | StoreError::Unavailable(_)

@@ -119,7 +119,7 @@ pub(super) async fn replay(
         Some(ReplayVerdict::Released(subscriptions)) => {
             Ok(Json(json!({ "verdict": "released", "subscriptions": subscriptions })))
         }
-        Some(ReplayVerdict::Refused(code)) => Err(ApiError::conflict(code, code.replace('_', " "))),
+        Some(ReplayVerdict::Refused(code)) => Err(ApiError::refused(code)),
         Some(ReplayVerdict::NoSuchJob) | None => Err(no_such_job()),
     }
 }

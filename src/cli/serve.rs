@@ -100,6 +100,7 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> anyhow::Result<Ex
     let code = parts.lifecycle.run().await?;
     // Last: what is queued is committed, and nothing is accepted afterwards.
     store.close().await;
+    tracing::info!("stopped: everything that was answered 200 is committed");
     Ok(code)
 }
 

@@ -6,6 +6,7 @@ mod canary;
 mod copies;
 mod crash;
 mod doubt;
+mod examples;
 mod outage;
 mod outcomes;
 mod secrets;

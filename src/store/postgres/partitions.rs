@@ -90,24 +90,30 @@ async fn with_connection<T>(
 
 async fn make_missing(connection: &mut PgConnection, days: &BTreeSet<Day>) -> Sql<()> {
     let there = attached(connection).await?;
+    let mut made = Vec::new();
     for day in days {
         match there.get(day) {
             Some(false) => continue,
             Some(true) => finish_detaching(connection, *day).await?,
             None => {}
         }
-        make_day(connection, *day).await?;
-        tracing::info!(table = day.table(), "a day of bodies has its partition");
+        if make_day(connection, *day).await? {
+            made.push(day.table());
+        }
+    }
+    if let (Some(first), Some(last)) = (made.first(), made.last()) {
+        tracing::info!(days = made.len(), first, last, "the tables of these days' bodies are made");
     }
     Ok(())
 }
 
 /// A table like the parent, then attached: that takes no lock that would stop a writer. One that is there already, because
-/// its removal was not finished, comes back with what it holds.
-async fn make_day(connection: &mut PgConnection, day: Day) -> Sql<()> {
+/// its removal was not finished, comes back with what it holds. False if another process was faster.
+async fn make_day(connection: &mut PgConnection, day: Day) -> Sql<bool> {
     sqlx::raw_sql("BEGIN").execute(&mut *connection).await?;
     sqlx::query("-- days_lock\nSELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *connection).await?;
-    if !attached(connection).await?.contains_key(&day) {
+    let missing = !attached(connection).await?.contains_key(&day);
+    if missing {
         let (table, from, to) = (day.table(), day.first_id(), day.plus(1).first_id());
         let sql = format!("-- create_day\nCREATE TABLE IF NOT EXISTS {table} (LIKE payloads INCLUDING ALL)");
         ddl(connection, sql).await?;
@@ -116,5 +122,6 @@ async fn make_day(connection: &mut PgConnection, day: Day) -> Sql<()> {
         );
         ddl(connection, sql).await?;
     }
-    sqlx::raw_sql("COMMIT").execute(connection).await.map(drop)
+    sqlx::raw_sql("COMMIT").execute(connection).await?;
+    Ok(missing)
 }

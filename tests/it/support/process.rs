@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use super::client;
 use super::eventually;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_makbuz");
+pub const BINARY: &str = env!("CARGO_BIN_EXE_makbuz");
 /// Longest wait for a start; the design asks for less than 100 ms on an idle machine.
 const START_MAX: Duration = Duration::from_secs(30);
 
