@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use sqlx::{Connection, PgConnection};
 use tokio::time::Instant;
 
 use super::super::support::client;
@@ -101,6 +102,38 @@ async fn a_read_only_database_is_a_503_and_heals() {
 
     database.execute(&format!("ALTER DATABASE {name} RESET default_transaction_read_only")).await;
     // No second disconnection: who found itself read-only must have thrown its connection away.
+    recovers(&gateway, "evt_away", &mut accepted).await;
+    kept_and_delivered(&house, &accepted).await;
+}
+
+/// W-068: a table is missing. Who signed right hears 503 and nothing of a signature, however often; 401 is for a forger.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_table_is_a_503_and_never_a_bad_signature() {
+    let Some(house) = House::production().await else { return };
+    let gateway = house.installation.start().await;
+    gateway.ready().await;
+    let (database, _) = house.services.as_ref().expect("production");
+    let mut other = PgConnection::connect(&database.url).await.expect("the database");
+    let rename = async |connection: &mut PgConnection, sql: &'static str| {
+        sqlx::query(sql).execute(connection).await.expect("renamed");
+    };
+    rename(&mut other, "ALTER TABLE receipts RENAME TO receipts_away").await;
+    refused_with_503(&gateway, "evt_away").await;
+    let body = sign::body("evt_away_0", 900);
+    let forged = client::send(gateway.edge, "POST", "/in/pay", &sign::headers("whsec_another", &body), &body).await;
+    assert_eq!(forged.expect("an answer").status, 401);
+    let scrape = client::send(gateway.admin, "GET", "/metrics", &[], b"").await.expect("an answer").text();
+    for line in [
+        "makbuz_rejections_total{source=\"pay\",code=\"bad_signature\"} 1",
+        "makbuz_deliveries_total{source=\"pay\",result=\"rejected\"} 1",
+        "makbuz_deliveries_total{source=\"pay\",result=\"unavailable\"} 15",
+    ] {
+        assert!(scrape.lines().any(|found| found == line), "{line}: {scrape}");
+    }
+    assert!(gateway.log().contains("relation \\\"receipts\\\" does not exist"), "the log has the database's reason");
+
+    rename(&mut other, "ALTER TABLE receipts_away RENAME TO receipts").await;
+    let mut accepted = BTreeMap::new();
     recovers(&gateway, "evt_away", &mut accepted).await;
     kept_and_delivered(&house, &accepted).await;
 }
