@@ -74,22 +74,32 @@ body = '''{{"id":"{{id}}"}}'''
 pub fn inlet(parts: &Parts) -> Inlet {
     let mut catalog = Catalog::default();
     catalog.insert("shop", "shop.toml".to_owned(), &definition(parts));
-    bind(&catalog, "shop", b"good")
+    bind(&catalog, "shop", secret(b"good"))
 }
 
-/// A shipped definition, bound to `secret`.
-pub fn shipped(provider: &str, secret: &[u8]) -> Inlet {
-    bind(&Catalog::embedded(), provider, secret)
+/// The same, whose only secret was good until 1970.
+pub fn expired(parts: &Parts) -> Inlet {
+    let mut catalog = Catalog::default();
+    catalog.insert("shop", "shop.toml".to_owned(), &definition(parts));
+    bind(&catalog, "shop", SourceSecret { not_after: Some(1), ..secret(b"good") })
 }
 
-fn bind(catalog: &Catalog, provider: &str, secret: &[u8]) -> Inlet {
-    let secret = SourceSecret {
+/// A shipped definition, bound to `value`.
+pub fn shipped(provider: &str, value: &[u8]) -> Inlet {
+    bind(&Catalog::embedded(), provider, secret(value))
+}
+
+fn secret(value: &[u8]) -> SourceSecret {
+    SourceSecret {
         label: "first".to_owned(),
-        value: secret.to_vec().into(),
+        value: value.to_vec().into(),
         not_before: None,
         not_after: None,
         params: BTreeMap::new(),
-    };
+    }
+}
+
+fn bind(catalog: &Catalog, provider: &str, secret: SourceSecret) -> Inlet {
     let settings = SourceSettings {
         name: "test".to_owned(),
         secrets: vec![secret],
