@@ -111,3 +111,37 @@ impl From<NoVerdict> for Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // W-068: the one line that parts 503 from 4xx, for every way a request can fail.
+    #[test]
+    fn what_is_our_own_fault_or_load_is_never_the_senders() {
+        let rejected = |code| Failure::Rejected(Rejection::new(code, "why"));
+        let ours = [
+            rejected(RejectionCode::NoSecret),
+            Failure::Body(BodyError::Budget),
+            Failure::Body(BodyError::ClientShare),
+            Failure::Overloaded("requests"),
+            Failure::ClientShare,
+            Failure::Late,
+            Failure::Store(StoreError::Busy),
+            Failure::Store(StoreError::Unavailable("gone".to_owned())),
+            Failure::Store(StoreError::UnknownOutcome("gone".to_owned())),
+            Failure::Store(StoreError::Row("refused".to_owned())),
+            Failure::Panicked,
+        ];
+        for failure in &ours {
+            assert!(failure.is_ours(), "{failure:?}");
+        }
+        let body = [BodyError::TooLarge, BodyError::Timeout, BodyError::Broken].map(Failure::Body);
+        for failure in body.iter().chain(&[Failure::Method, Failure::Encoding]) {
+            assert!(!failure.is_ours(), "{failure:?}");
+        }
+        for code in RejectionCode::ALL.into_iter().filter(|code| *code != RejectionCode::NoSecret) {
+            assert!(!rejected(code).is_ours(), "{code:?}");
+        }
+    }
+}

@@ -8,7 +8,7 @@ use makbuz::provider::SignRequest;
 use makbuz::store::StoreError;
 
 use super::rig::{Mood, Rig, post};
-use super::sources::{Parts, inlet, shipped, source};
+use super::sources::{Parts, expired, inlet, shipped, source};
 
 // W-107
 #[tokio::test]
@@ -139,6 +139,22 @@ async fn a_store_that_cannot_keep_is_503_with_retry_after_and_never_401() {
     }
     rig.intake.set(Mood::Commits);
     assert_eq!(rig.send(&request).await.status, 200);
+    rig.end().await;
+}
+
+// W-068, W-038: without a secret that is valid now nobody can be judged, and that is no fault of who sends.
+#[tokio::test]
+async fn a_source_without_a_live_secret_is_503_with_retry_after_and_accuses_nobody() {
+    let rig = Rig::serving(vec![Arc::new(source("shop", expired(&Parts::default())))], |_| {}).await;
+    for token in ["x-token: good", "x-token: bad"] {
+        let reply = rig.send(post("/in/shop", &[token], b"{\"id\":\"e1\"}")).await;
+        assert_eq!((reply.status, reply.body.len()), (503, 0), "{token}");
+        assert!(reply.header("retry-after").is_some(), "{token}");
+    }
+    assert_eq!(rig.intake.kept(), 0);
+    // What is refused goes to the quarantine; of the two above nothing is there before this one.
+    assert_eq!(rig.send(b"PATCH /in/shop HTTP/1.1\r\nhost: a\r\n\r\n").await.status, 405);
+    assert_eq!(rig.intake.rejections(1).await[0].code, "method_not_allowed");
     rig.end().await;
 }
 

@@ -81,6 +81,11 @@ pub fn inlet_with(parts: &Parts, settings: SourceSettings) -> Inlet {
     bind(&catalog, "shop", settings)
 }
 
+/// The same, whose only secret was good until 1970.
+pub fn expired(parts: &Parts) -> Inlet {
+    inlet_with(parts, settings(vec![SourceSecret { not_after: Some(1), ..secret("first", b"good") }]))
+}
+
 /// A shipped definition, bound to `secret`.
 pub fn shipped(provider: &str, secret: &[u8]) -> Inlet {
     shipped_with(provider, settings(vec![self::secret("first", secret)]))
