@@ -7,7 +7,12 @@ use super::definition::{ContentRule, Definition, Scheme};
 impl Definition {
     /// One line: name, mechanisms, title.
     pub fn line(&self) -> String {
-        let mechanisms: Vec<_> = self.rules.schemes.iter().map(|scheme| &*scheme.mechanism_name).collect();
+        let mut mechanisms: Vec<&str> = Vec::new();
+        for scheme in &self.rules.schemes {
+            if !mechanisms.contains(&&*scheme.mechanism_name) {
+                mechanisms.push(&scheme.mechanism_name);
+            }
+        }
         format!("{:<24} {:<28} {}", self.rules.name, mechanisms.join(" or "), self.rules.title)
     }
 
@@ -140,16 +145,24 @@ fn write_fact(text: &mut String, depth: usize, name: &str, value: &Value) {
         Value::String(value) => text.push_str(&format!("{indent}{name}: {value}\n")),
         Value::Array(items) if items.iter().all(Value::is_string) => {
             let items: Vec<_> = items.iter().filter_map(Value::as_str).collect();
-            text.push_str(&format!("{indent}{name}: {}\n", items.join(", ")));
+            // Sentences and addresses have commas of their own.
+            if items.iter().any(|item| item.contains(' ') || item.contains("://")) {
+                text.push_str(&format!("{indent}{name}:\n"));
+                items.iter().for_each(|item| text.push_str(&format!("{indent}  {item}\n")));
+            } else {
+                text.push_str(&format!("{indent}{name}: {}\n", items.join(", ")));
+            }
         }
         Value::Array(items) => {
             for item in items {
-                write_fact(text, depth, name, item);
+                let heading = format!("{} {}", name.trim_end_matches('s'), item["name"].as_str().unwrap_or_default());
+                write_fact(text, depth, &heading, item);
             }
         }
         Value::Object(facts) => {
             text.push_str(&format!("{indent}{name}:\n"));
-            for (name, value) in facts {
+            // The name of one of several stands in its heading.
+            for (name, value) in facts.iter().filter(|(name, _)| *name != "name") {
                 write_fact(text, depth + 1, name, value);
             }
         }
