@@ -7,6 +7,7 @@ use makbuz::random::SystemRandom;
 use makbuz::store::postgres::PostgresStore;
 use makbuz::store::{Intake, StoreError, Upkeep, Verdict};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::deliveries::{answer, delivery, store, until, until_ready};
 use crate::support::postgres::{TestDatabase, admin, number, run};
@@ -48,11 +49,12 @@ async fn every_2xx_is_a_row_though_sessions_are_killed_under_load() {
     let store = store(database.config()).await;
     let mut other = database.connect().await;
     let mut senders = JoinSet::new();
+    let enough = CancellationToken::new();
     for sender in 0..16 {
-        let store = store.clone();
+        let (store, enough) = (store.clone(), enough.clone());
         senders.spawn(async move {
             let mut told = Vec::new();
-            for n in 0..60 {
+            for n in (0..).take_while(|n| *n < 60 || !enough.is_cancelled()) {
                 let id = format!("evt_{sender}_{n}");
                 let verdict = answer(store.submit(delivery(&id))).await;
                 told.push((id, verdict.map(|verdict| verdict.events[0].verdict)));
@@ -69,15 +71,17 @@ async fn every_2xx_is_a_row_though_sessions_are_killed_under_load() {
              WHERE datname = current_database() AND application_name LIKE 'makbuz %' AND random() < 0.3",
         )
         .await;
+        if killed > 6 {
+            enough.cancel();
+        }
         while let Some(done) = senders.try_join_next() {
             told.extend(done.expect("a sender"));
         }
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
-    assert!(killed > 3, "only {killed} sessions were killed");
     let stored = told.iter().filter(|(_, verdict)| matches!(verdict, Ok(Verdict::Stored))).count();
     let unknown = told.iter().filter(|(_, verdict)| matches!(verdict, Err(StoreError::UnknownOutcome(_)))).count();
-    assert_eq!(told.len(), 960);
+    assert!(told.len() >= 960);
     for (id, verdict) in &told {
         if verdict.is_ok() {
             let row = number(&mut other, format!("SELECT count(*) FROM receipts WHERE event_id = '{id}'")).await;
