@@ -19,6 +19,8 @@ pub enum Encoding {
     Hex,
     Base64,
     Base64Url,
+    /// Base64 of the hex text.
+    Base64Hex,
     Text,
 }
 
@@ -29,6 +31,7 @@ impl Encoding {
             "hex" => Some(Self::Hex),
             "base64" => Some(Self::Base64),
             "base64url" => Some(Self::Base64Url),
+            "base64-hex" => Some(Self::Base64Hex),
             "text" => Some(Self::Text),
             _ => None,
         }
@@ -40,6 +43,7 @@ impl Encoding {
             Self::Hex => hex::decode(text).ok(),
             Self::Base64 => STANDARD.decode(text).ok(),
             Self::Base64Url => URL_SAFE_NO_PAD.decode(text).ok(),
+            Self::Base64Hex => STANDARD.decode(text).ok().and_then(|text| hex::decode(text).ok()),
             Self::Text => Some(text.as_bytes().to_vec()),
         }
     }
@@ -50,6 +54,7 @@ impl Encoding {
             Self::Hex => hex::encode(bytes),
             Self::Base64 => STANDARD.encode(bytes),
             Self::Base64Url => URL_SAFE_NO_PAD.encode(bytes),
+            Self::Base64Hex => STANDARD.encode(hex::encode(bytes)),
             Self::Text => String::from_utf8_lossy(bytes).into_owned(),
         }
     }

@@ -8,7 +8,7 @@ use secrecy::ExposeSecret as _;
 
 use super::context::{Content, Context, Document, Item, Params, Problem};
 use super::definition::{ContentRule, Scheme, Template};
-use super::expr::{Expr, Term};
+use super::expr::{Expr, Pipe, Term};
 use super::inlet::{BoundSecret, Inlet};
 use super::key::Mechanism;
 use super::{Inbound, Rejection, form, json};
@@ -201,7 +201,8 @@ impl SignedRequest {
             match from.plain() {
                 Some(Term::Pair(name)) => others.push((name.clone(), text.clone())),
                 Some(_) => self.place(from, text)?,
-                None => {}
+                // Of several places whichever the template has; of one, this one.
+                None => drop(self.place(from, text)),
             }
         }
         for (left, right) in &scheme.checks {
@@ -222,7 +223,22 @@ impl SignedRequest {
         let message = self.with_context(inlet, scheme, secret, request, text, |context| message(context, scheme));
         let message = message.map_err(|problem| SignError::Refused(super::carrier::refusal(problem)))?;
         let signature = secrets::signature(scheme, secret, index, &message, request.private_key)?;
-        self.place(&carrier.from, &carrier.write(&signature, &others))?;
+        let written = carrier.write(&signature, &others);
+        if let Some(Term::Json(place)) = carrier.from.plain() {
+            let span = self.with_context(inlet, scheme, secret, request, None, |context| {
+                let json = context.document.json().ok()?;
+                match json.scan.get(place.slot) {
+                    json::Lookup::One(at) => Some(at.span.start..at.span.end),
+                    _ => None,
+                }
+            });
+            let no_place = || SignError::NoPlace(super::context::describe(&carrier.from));
+            let mut body = self.body.to_vec();
+            body.splice(span.ok_or_else(no_place)?, json::quote(&written).into_bytes());
+            self.body = body.into();
+        } else {
+            self.place(&carrier.from, &written)?;
+        }
         Ok(self)
     }
 
@@ -304,14 +320,20 @@ impl SignedRequest {
     /// Writes a text where an expression would read it.
     fn place(&mut self, at: &Expr, text: &str) -> Result<(), SignError> {
         let no_place = || SignError::NoPlace(super::context::describe(at));
-        let place = at.plain().or_else(|| match &*at.alternatives {
-            // `query:x|lower` is still the query's place.
-            [pieces] if pieces.len() == 1 => pieces.first().map(|piece| &piece.term),
+        // `query:x|lower` is still the query's place.
+        let piece = match &*at.alternatives {
+            [pieces] if pieces.len() == 1 => pieces.first(),
             _ => None,
-        });
-        match place {
+        };
+        match piece.map(|piece| &piece.term) {
             Some(Term::Header(name)) => {
-                self.headers.insert(name, HeaderValue::from_str(text).map_err(|_| no_place())?);
+                // `header:x|after:','`: behind what `header:x|until:','` has put there.
+                let before = match piece.map(|piece| &*piece.pipes) {
+                    Some([Pipe::After(mark)]) => self.headers.get(name).map(|value| [value.as_bytes(), mark].concat()),
+                    _ => None,
+                };
+                let value = [before.unwrap_or_default(), text.as_bytes().to_vec()].concat();
+                self.headers.insert(name, HeaderValue::from_bytes(&value).map_err(|_| no_place())?);
             }
             Some(Term::Query(name)) => append(&mut self.query, name, text),
             Some(Term::Form(name)) => {

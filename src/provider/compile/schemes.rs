@@ -150,7 +150,7 @@ impl Builder<'_> {
         let separator = one_char(self, "separator", spec.separator.as_ref()).or(name.as_ref().map(|_| ','));
         let assign = one_char(self, "assign", spec.assign.as_ref()).unwrap_or('=');
         let encoding = self.required(&key("encoding"), spec.encoding.as_ref());
-        self.one_of(&key("encoding"), &encoding, &["hex", "base64", "base64url"]);
+        self.one_of(&key("encoding"), &encoding, &["hex", "base64", "base64url", "base64-hex"]);
         Some(Carrier {
             from,
             prefix: spec.prefix.clone().unwrap_or_default(),

@@ -1,14 +1,18 @@
 //! Keys for test requests: made fresh, and used the way the provider would.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::signature::{
     ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
+    RSA_PKCS1_SHA256, RSA_PKCS1_SHA512, RSA_PSS_SHA256, RSA_PSS_SHA512, RsaEncoding, RsaKeyPair,
 };
 use secrecy::ExposeSecret as _;
 
 use super::super::ParamValues;
 use super::super::definition::{Definition, Scheme};
+use super::super::digest::Hash;
 use super::super::inlet::BoundSecret;
 use super::super::key::{KeyFormat, Mechanism, Prepared};
 use super::SignError;
@@ -18,7 +22,7 @@ use crate::random::Random;
 #[derive(Debug, Clone)]
 pub struct TestSecret {
     pub secret: String,
-    /// Ed25519: the 32-byte seed. P-256: PKCS#8.
+    /// Ed25519: the 32-byte seed. P-256 and RSA: PKCS#8, DER or PEM.
     pub private_key: Option<Vec<u8>>,
 }
 
@@ -96,13 +100,37 @@ pub(super) fn signature(
                 Mechanism::EcdsaP256 => &ECDSA_P256_SHA256_ASN1_SIGNING,
                 _ => &ECDSA_P256_SHA256_FIXED_SIGNING,
             };
-            let pkcs8 = private_key.ok_or(SignError::NoPrivateKey)?;
-            let pair = EcdsaKeyPair::from_pkcs8(algorithm, pkcs8, &nonces()).map_err(|error| bad(&error))?;
+            let pkcs8 = der(private_key.ok_or(SignError::NoPrivateKey)?);
+            let pair = EcdsaKeyPair::from_pkcs8(algorithm, &pkcs8, &nonces()).map_err(|error| bad(&error))?;
             let signature = pair.sign(&nonces(), message).map_err(|error| bad(&error))?;
             Ok(signature.as_ref().to_vec())
         }
+        (_, Mechanism::Rsa(_) | Mechanism::RsaPss(_)) => {
+            let encoding: &'static dyn RsaEncoding = match scheme.mechanism {
+                Mechanism::Rsa(Hash::Sha256) => &RSA_PKCS1_SHA256,
+                Mechanism::Rsa(Hash::Sha512) => &RSA_PKCS1_SHA512,
+                Mechanism::RsaPss(Hash::Sha512) => &RSA_PSS_SHA512,
+                Mechanism::RsaPss(_) => &RSA_PSS_SHA256,
+                // Nobody should make new ones.
+                _ => return Err(SignError::NoPrivateKey),
+            };
+            let pkcs8 = der(private_key.ok_or(SignError::NoPrivateKey)?);
+            let pair = RsaKeyPair::from_pkcs8(&pkcs8).map_err(|error| bad(&error))?;
+            let mut signature = vec![0; pair.public().modulus_len()];
+            pair.sign(encoding, &nonces(), message, &mut signature).map_err(|error| bad(&error))?;
+            Ok(signature)
+        }
         _ => Err(SignError::NoPrivateKey),
     }
+}
+
+/// The bytes of a key that may be written as PEM.
+fn der(key: &[u8]) -> Cow<'_, [u8]> {
+    let Some(text) = std::str::from_utf8(key).ok().filter(|text| text.trim_start().starts_with("-----BEGIN")) else {
+        return Cow::Borrowed(key);
+    };
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with("-----"));
+    STANDARD.decode(lines.collect::<String>()).map_or(Cow::Borrowed(key), Cow::Owned)
 }
 
 /// ECDSA takes its nonces from ring's own generator and from nothing else.
