@@ -205,6 +205,16 @@ impl SignedRequest {
                 None => drop(self.place(from, text)),
             }
         }
+        // What else stands beside the signature and is signed: a nonce.
+        if let Some(signed) = &scheme.signed {
+            signed.visit(&mut |term| {
+                if let Term::Pair(name) = term
+                    && others.iter().all(|(known, _)| known != name)
+                {
+                    others.push((name.clone(), request.id.to_owned()));
+                }
+            });
+        }
         for (left, right) in &scheme.checks {
             let value = self.with_context(inlet, scheme, secret, request, None, |context| {
                 context.text(right).map(|text| text.map(std::borrow::Cow::into_owned))
@@ -220,7 +230,9 @@ impl SignedRequest {
             self.body = without_field(&self.body, name).into();
         }
         let text = time.as_ref().map(|(text, _)| text.as_bytes());
-        let message = self.with_context(inlet, scheme, secret, request, text, |context| message(context, scheme));
+        let message = self.with_context(inlet, scheme, secret, request, text, |context| {
+            message(&Context { pairs: &others, ..*context }, scheme)
+        });
         let message = message.map_err(|problem| SignError::Refused(super::carrier::refusal(problem)))?;
         let signature = secrets::signature(scheme, secret, index, &message, request.private_key)?;
         let written = carrier.write(&signature, &others);
