@@ -6,6 +6,7 @@ use makbuz::provider::{Catalog, run_vector};
 
 mod answers;
 mod events;
+mod every;
 mod facts;
 mod mechanisms;
 mod refusals;
