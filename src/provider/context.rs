@@ -16,7 +16,7 @@ mod document;
 mod sorted;
 
 pub use document::{Content, Document, Item, Json};
-pub use sorted::Sorted;
+pub use sorted::{Order, Sorted};
 
 /// Most bytes that a handshake may echo.
 const TOKEN_BYTES_MAX: usize = 256;
@@ -172,7 +172,10 @@ impl<'a, 'd> Context<'a, 'd> {
             Term::Secret => Ok(self.secret.map(Cow::Borrowed)),
             // A form that is not read whole has no fields, and must not pass for one without.
             Term::SortedForm if self.document.form().overfull => Err(Problem::Twice("the form".to_owned())),
-            Term::SortedForm => Ok(self.sorted.map(|sorted| Cow::Owned(sorted.write(self.document.form())))),
+            Term::SortedForm => {
+                let written = self.sorted.map(|sorted| sorted.write(self.document.form())).transpose()?;
+                Ok(written.map(Cow::Owned))
+            }
             Term::Literal(text) => borrowed(text),
             Term::Header(name) => self.header(name),
             Term::Query(name) => field(self.document.query().get(name), "query", name),
@@ -244,6 +247,9 @@ impl<'a, 'd> Context<'a, 'd> {
             Pipe::Lower => owned(value.to_ascii_lowercase()),
             Pipe::Upper => owned(value.to_ascii_uppercase()),
             Pipe::Trim => owned(value.trim_ascii().to_vec()),
+            Pipe::Reverse => owned(value.iter().rev().copied().collect()),
+            Pipe::Escape(bytes) => owned(sorted::escaped(&value, bytes)),
+            Pipe::Without(bytes) => owned(value.iter().filter(|byte| !bytes.contains(byte)).copied().collect()),
             Pipe::Hex => owned(hex::encode(value).into_bytes()),
             Pipe::Base64 => owned(STANDARD.encode(value).into_bytes()),
             Pipe::Base64Url => owned(URL_SAFE_NO_PAD.encode(value).into_bytes()),

@@ -1,6 +1,7 @@
 //! Hashes and prepared MACs: the key schedule is computed once per secret and copied per request.
 
 use hmac::{Hmac, KeyInit, Mac};
+use md5::Md5;
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq;
@@ -8,6 +9,8 @@ use subtle::ConstantTimeEq;
 /// A hash function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hash {
+    /// Only where a provider gives no choice, and never new.
+    Md5,
     Sha1,
     Sha256,
     Sha384,
@@ -18,6 +21,7 @@ impl Hash {
     /// The hash of this name.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
+            "md5" => Some(Self::Md5),
             "sha1" => Some(Self::Sha1),
             "sha256" => Some(Self::Sha256),
             "sha384" => Some(Self::Sha384),
@@ -29,6 +33,7 @@ impl Hash {
     /// Bytes of a result.
     pub fn len(self) -> usize {
         match self {
+            Self::Md5 => 16,
             Self::Sha1 => 20,
             Self::Sha256 => 32,
             Self::Sha384 => 48,
@@ -61,6 +66,7 @@ impl MacKey {
         // Unwrap safety: HMAC takes keys of every length.
         const ANY: &str = "HMAC takes keys of every length";
         Self(match hash {
+            Hash::Md5 => Running::MacMd5(Hmac::new_from_slice(key).expect(ANY)),
             Hash::Sha1 => Running::MacSha1(Hmac::new_from_slice(key).expect(ANY)),
             Hash::Sha256 => Running::MacSha256(Hmac::new_from_slice(key).expect(ANY)),
             Hash::Sha384 => Running::MacSha384(Hmac::new_from_slice(key).expect(ANY)),
@@ -77,10 +83,12 @@ impl MacKey {
 /// A digest or MAC under way.
 #[derive(Clone)]
 pub enum Running {
+    Md5(Md5),
     Sha1(Sha1),
     Sha256(Sha256),
     Sha384(Sha384),
     Sha512(Sha512),
+    MacMd5(Hmac<Md5>),
     MacSha1(Hmac<Sha1>),
     MacSha256(Hmac<Sha256>),
     MacSha384(Hmac<Sha384>),
@@ -91,6 +99,7 @@ impl Running {
     /// A hash without a key.
     pub fn plain(hash: Hash) -> Self {
         match hash {
+            Hash::Md5 => Self::Md5(Md5::new()),
             Hash::Sha1 => Self::Sha1(Sha1::new()),
             Hash::Sha256 => Self::Sha256(Sha256::new()),
             Hash::Sha384 => Self::Sha384(Sha384::new()),
@@ -101,10 +110,12 @@ impl Running {
     /// Takes in more bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         match self {
+            Self::Md5(state) => state.update(bytes),
             Self::Sha1(state) => state.update(bytes),
             Self::Sha256(state) => state.update(bytes),
             Self::Sha384(state) => state.update(bytes),
             Self::Sha512(state) => state.update(bytes),
+            Self::MacMd5(state) => Mac::update(state, bytes),
             Self::MacSha1(state) => Mac::update(state, bytes),
             Self::MacSha256(state) => Mac::update(state, bytes),
             Self::MacSha384(state) => Mac::update(state, bytes),
@@ -115,10 +126,12 @@ impl Running {
     /// The result; for making signatures, never for comparing them.
     pub fn finish(self) -> Vec<u8> {
         match self {
+            Self::Md5(state) => state.finalize().to_vec(),
             Self::Sha1(state) => state.finalize().to_vec(),
             Self::Sha256(state) => state.finalize().to_vec(),
             Self::Sha384(state) => state.finalize().to_vec(),
             Self::Sha512(state) => state.finalize().to_vec(),
+            Self::MacMd5(state) => state.finalize().into_bytes().to_vec(),
             Self::MacSha1(state) => state.finalize().into_bytes().to_vec(),
             Self::MacSha256(state) => state.finalize().into_bytes().to_vec(),
             Self::MacSha384(state) => state.finalize().into_bytes().to_vec(),

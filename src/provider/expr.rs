@@ -76,6 +76,12 @@ pub enum Pipe {
     Lower,
     Upper,
     Trim,
+    /// The bytes backwards.
+    Reverse,
+    /// A backslash before each of these bytes.
+    Escape(Vec<u8>),
+    /// Without these bytes.
+    Without(Vec<u8>),
     Hex,
     Base64,
     Base64Url,

@@ -6,14 +6,18 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use secrecy::ExposeSecret as _;
 
+use super::carrier::Carrier;
 use super::context::{Content, Context, Document, Item, Params, Problem};
 use super::definition::{ContentRule, Scheme, Template};
 use super::expr::{Expr, Pipe, Term};
 use super::inlet::{BoundSecret, Inlet};
 use super::key::Mechanism;
-use super::{Inbound, Rejection, form, json};
+use super::{Inbound, Rejection, json};
 
 mod secrets;
+mod text;
+
+use text::{append, fill, without_field};
 
 pub use secrets::TestSecret;
 
@@ -205,6 +209,7 @@ impl SignedRequest {
                 None => drop(self.place(from, text)),
             }
         }
+        others.extend(self.entries(carrier, &others));
         // What else stands beside the signature and is signed: a nonce.
         if let Some(signed) = &scheme.signed {
             signed.visit(&mut |term| {
@@ -329,6 +334,19 @@ impl SignedRequest {
         Ok(self)
     }
 
+    /// What the template has beside the signature, in a `k=v` list.
+    fn entries(&self, carrier: &Carrier, known: &[(String, String)]) -> Vec<(String, String)> {
+        let (Some(name), Some(separator), Some(Term::Header(header))) =
+            (&carrier.name, carrier.separator, carrier.from.plain())
+        else {
+            return Vec::new();
+        };
+        let value = self.headers.get(header).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let entries = value.split(separator).filter_map(|entry| entry.split_once(carrier.assign));
+        let new = |key: &str| key != name && known.iter().all(|(known, _)| known != key);
+        entries.filter(|(key, _)| new(key)).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
     /// Writes a text where an expression would read it.
     fn place(&mut self, at: &Expr, text: &str) -> Result<(), SignError> {
         let no_place = || SignError::NoPlace(super::context::describe(at));
@@ -368,32 +386,4 @@ fn message(context: &Context<'_, '_>, scheme: &Scheme) -> Result<Vec<u8>, Proble
         context.feed(signed, &mut |bytes| message.extend_from_slice(bytes))?;
     }
     Ok(message)
-}
-
-fn append(to: &mut Option<String>, name: &str, value: &str) {
-    let pair = format!("{}={}", form::encode(name.as_bytes()), form::encode(value.as_bytes()));
-    match to {
-        Some(text) => {
-            text.push('&');
-            text.push_str(&pair);
-        }
-        None => *to = Some(pair),
-    }
-}
-
-fn without_field(body: &[u8], name: &str) -> Vec<u8> {
-    let form = form::Form::parse(body);
-    let kept: Vec<&[u8]> =
-        form.pairs.iter().filter(|pair| &*pair.name != name.as_bytes()).map(|pair| pair.raw).collect();
-    kept.join(&b'&')
-}
-
-/// Puts the fresh values into a template's text.
-fn fill(text: &str, request: &SignRequest<'_>, event_type: &str) -> String {
-    text.replace("{id}", request.id)
-        .replace("{n}", &request.n.to_string())
-        .replace("{now}", &(request.now / 1_000_000).to_string())
-        .replace("{now_ms}", &(request.now / 1000).to_string())
-        .replace("{now_iso}", &super::time::iso_text(request.now))
-        .replace("{type}", event_type)
 }

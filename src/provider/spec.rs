@@ -191,6 +191,14 @@ section!(
         drop_empty: bool,
         prefix: Option<String>,
         exclude: Vec<String>,
+        /// Names are sorted without regard to case.
+        ignore_case: bool,
+        /// Characters of values that get a backslash.
+        escape: String,
+        /// With `order = "named"`: the field that lists the signed ones, what parts its entries, which must be among them.
+        named_by: Option<String>,
+        separator: Option<String>,
+        required: Vec<String>,
     }
 );
 

@@ -171,8 +171,10 @@ fn term_covered(term: &Term, scheme: &Scheme) -> bool {
             scheme.coverage == Coverage::Body || names(&same)
         }
         Term::Form(name) => {
-            let same =
-                |term: &Term| matches!(term, Term::Form(other) if other == name) || matches!(term, Term::SortedForm);
+            let sorted = scheme.sorted.as_ref().is_some_and(|sorted| sorted.covers(name));
+            let same = |term: &Term| {
+                matches!(term, Term::Form(other) if other == name) || sorted && matches!(term, Term::SortedForm)
+            };
             scheme.coverage == Coverage::Body || names(&same)
         }
         Term::Header(name) => names(&|term| matches!(term, Term::Header(other) if other == name)),

@@ -1,7 +1,7 @@
 //! Schemes: what is signed, with which key, and where the signature stands.
 
 use super::super::carrier::{Carrier, Encoding};
-use super::super::context::Sorted;
+use super::super::context::{Order, Sorted};
 use super::super::definition::{Scheme, Timestamp};
 use super::super::expr::{Expr, Term};
 use super::super::key::{KeyFormat, Mechanism};
@@ -10,11 +10,12 @@ use super::super::time::Unit;
 use super::{Builder, given};
 use crate::model::receipt::Coverage;
 
-const MECHANISMS: [&str; 19] = [
+const MECHANISMS: [&str; 20] = [
     "hmac-sha1",
     "hmac-sha256",
     "hmac-sha384",
     "hmac-sha512",
+    "hash-md5",
     "hash-sha1",
     "hash-sha256",
     "hash-sha384",
@@ -223,9 +224,29 @@ impl Builder<'_> {
 
     fn sorted(&mut self, at: usize, spec: &SortedSpec) -> Sorted {
         let order = given(spec.order.as_ref()).unwrap_or("name");
-        self.one_of(&format!("scheme[{at}].sorted.order"), order, &["name", "received"]);
+        let key = |name: &str| format!("scheme[{at}].sorted.{name}");
+        self.one_of(&key("order"), order, &["name", "received", "named"]);
+        let order = match (order, given(spec.named_by.as_ref())) {
+            ("named", Some(by)) => {
+                if spec.required.is_empty() {
+                    self.error(key("required"), "say which fields must be among those that the request names");
+                }
+                Order::Named {
+                    by: by.to_owned(),
+                    separator: given(spec.separator.as_ref()).unwrap_or(",").to_owned(),
+                    required: spec.required.clone(),
+                }
+            }
+            ("named", None) => {
+                self.error(key("named_by"), "say which field lists the signed ones");
+                Order::Received
+            }
+            ("received", _) => Order::Received,
+            _ => Order::ByName { ignore_case: spec.ignore_case },
+        };
         Sorted {
-            by_name: order == "name",
+            order,
+            escape: spec.escape.clone().into_bytes(),
             assign: spec.assign.clone(),
             join: spec.join.clone(),
             unique: spec.unique,

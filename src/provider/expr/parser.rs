@@ -117,6 +117,9 @@ impl<'t, 'p, 's> Parser<'t, 'p, 's> {
             ("lower", None) => Ok(Pipe::Lower),
             ("upper", None) => Ok(Pipe::Upper),
             ("trim", None) => Ok(Pipe::Trim),
+            ("reverse", None) => Ok(Pipe::Reverse),
+            ("escape", Some(text)) if text.is_ascii() => Ok(Pipe::Escape(text.into_bytes())),
+            ("without", Some(text)) if text.is_ascii() => Ok(Pipe::Without(text.into_bytes())),
             ("hex", None) => Ok(Pipe::Hex),
             ("base64", None) => Ok(Pipe::Base64),
             ("base64url", None) => Ok(Pipe::Base64Url),
@@ -195,12 +198,15 @@ impl<'t, 'p, 's> Parser<'t, 'p, 's> {
     }
 }
 
-const PIPES: [&str; 19] = [
+const PIPES: [&str; 23] = [
     "empty",
     "nonempty",
     "lower",
     "upper",
     "trim",
+    "reverse",
+    "escape",
+    "without",
     "hex",
     "base64",
     "base64url",
@@ -209,6 +215,7 @@ const PIPES: [&str; 19] = [
     "token",
     "until",
     "after",
+    "md5",
     "sha1",
     "sha256",
     "sha384",
