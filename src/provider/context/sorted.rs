@@ -91,12 +91,10 @@ pub(super) fn escaped(value: &[u8], escape: &[u8]) -> Vec<u8> {
     text
 }
 
-fn named<'f>(
-    form: &'f Form<'_>,
-    by: &str,
-    separator: &str,
-    required: &[String],
-) -> Result<Vec<(&'f [u8], &'f [u8])>, Problem> {
+/// Name and value.
+type Pair<'f> = (&'f [u8], &'f [u8]);
+
+fn named<'f>(form: &'f Form<'_>, by: &str, separator: &str, required: &[String]) -> Result<Vec<Pair<'f>>, Problem> {
     let one = |name: &str| match form.get(name) {
         Field::One(value) => Ok(value),
         Field::Absent => Err(Problem::Absent(format!("form field {name}"))),
