@@ -140,7 +140,7 @@ fn the_readme_s_examples_compile() {
         }
         let file = format!(
             "name = \"x\"\ntitle = \"X\"\ndocs = [\"d\"]\nevidence = \"docs\"\ngeneric = true\n[params]\nsalt = {{ about = \"a\", example = \"e\" }}\n\
-             basic_auth = {{ about = \"a\", example = \"e\" }}\nverify_token = {{ about = \"a\", example = \"e\" }}\nkey_id = {{ about = \"a\", required = false }}\n{}\n{}\n{sections}\n\
+             basic_auth = {{ about = \"a\", example = \"e\" }}\nverify_token = {{ about = \"a\", example = \"e\" }}\nkey_id = {{ about = \"a\", example = \"e\" }}\n{}\n{}\n{sections}\n\
              [[template]]\ntype = \"t\"\nbody = \"b\"\n",
             if sections.contains("[[scheme]]") { String::new() } else { format!("[[scheme]]\n{scheme}") },
             if sections.contains("[identity]") {
