@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
-use super::context::{Context, Problem, trim};
+use super::context::{Context, Params, Problem, trim};
 use super::expr::{Expr, Term};
 use super::key::Mechanism;
 use super::{Rejection, RejectionCode};
@@ -74,6 +74,8 @@ pub struct Carrier {
     pub assign: char,
     /// Key of the entries that are signatures; others are skipped.
     pub name: Option<String>,
+    /// The same, where a param of the source says it.
+    pub name_param: Option<String>,
     pub encoding: Encoding,
     pub repeated: bool,
 }
@@ -95,7 +97,10 @@ impl Carrier {
             if text.len() > CARRIER_BYTES_MAX {
                 return Err(malformed("the signature's carrier is too long"));
             }
-            self.entries(&text, mechanism, &mut found, &mut seen)?;
+            let named = self.name_param.as_ref().and_then(|name| context.params.get(name));
+            let wanted = named.map(String::from_utf8_lossy);
+            let wanted = wanted.as_deref().or(self.name.as_deref());
+            self.entries(&text, wanted, mechanism, &mut found, &mut seen)?;
         }
         match (seen, found.signatures.is_empty()) {
             (0, _) => Err(Rejection::new(RejectionCode::MissingSignature, "no signature of a known kind")),
@@ -124,6 +129,7 @@ impl Carrier {
     fn entries(
         &self,
         text: &str,
+        wanted: Option<&str>,
         mechanism: Mechanism,
         found: &mut Candidates,
         seen: &mut usize,
@@ -132,7 +138,7 @@ impl Carrier {
             return self.signature(text, mechanism, found, seen);
         };
         for entry in text.split(separator).map(trim).filter(|entry| !entry.is_empty()) {
-            let Some(wanted) = &self.name else {
+            let Some(wanted) = wanted else {
                 self.signature(entry, mechanism, found, seen)?;
                 continue;
             };
@@ -168,6 +174,13 @@ impl Carrier {
             found.signatures.extend(bytes.filter(|bytes| mechanism.fits(bytes.len())));
         }
         Ok(())
+    }
+
+    /// The same with the name that the source's param says.
+    pub fn named(&self, params: &Params<'_>) -> Self {
+        let named = self.name_param.as_ref().and_then(|name| params.get(name));
+        let name = named.map(|name| String::from_utf8_lossy(name).into_owned()).or_else(|| self.name.clone());
+        Self { name, ..self.clone() }
     }
 
     /// The carrier's text for a signature and the other entries of its list.

@@ -26,6 +26,7 @@ const EMBEDDED: &[(&str, &str)] = embedded![
     "basic",
     "bluesnap",
     "bolt",
+    "braintree",
     "bridge-xyz",
     "btcpay",
     "cashfree",

@@ -266,6 +266,7 @@ impl<'a, 'd> Context<'a, 'd> {
                 Err(_) => Err(Problem::NotText(describe_term(term))),
             },
             Pipe::Token => Ok(is_token(&value).then_some(value)),
+            Pipe::Challenge => Ok(is_challenge(&value).then_some(value)),
         }
     }
 }
@@ -287,6 +288,10 @@ pub fn trim(text: &str) -> &str {
 fn is_token(bytes: &[u8]) -> bool {
     (1..=TOKEN_BYTES_MAX).contains(&bytes.len())
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte))
+}
+
+fn is_challenge(bytes: &[u8]) -> bool {
+    (20..=32).contains(&bytes.len()) && bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn find(bytes: &[u8], mark: &[u8]) -> Option<usize> {

@@ -97,6 +97,8 @@ pub enum Pipe {
     Quote,
     /// Only short plain text passes: what a handshake may echo.
     Token,
+    /// Only 20 to 32 small hex digits pass: what a handshake may sign, as nothing that is signed otherwise looks like it.
+    Challenge,
 }
 
 /// A condition on a request.

@@ -199,6 +199,8 @@ impl SignedRequest {
         request: &SignRequest<'_>,
     ) -> Result<Self, SignError> {
         let Some((secret, carrier)) = secret.zip(scheme.carrier.as_ref()) else { return Ok(self) };
+        let params = Params { own: Some(&secret.params), source: &inlet.params };
+        let carrier = &carrier.named(&params);
         let mut others = Vec::new();
         let time = scheme.timestamp.as_ref().map(|timestamp| (timestamp.unit.write(request.now), &timestamp.from));
         if let Some((text, from)) = &time {

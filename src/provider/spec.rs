@@ -158,6 +158,8 @@ section!(
         separator: Option<String>,
         assign: Option<String>,
         name: Option<String>,
+        /// The param of the source that says the name.
+        name_param: Option<String>,
         encoding: Option<String>,
         /// The header may come several times.
         repeated: bool,

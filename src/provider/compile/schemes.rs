@@ -148,7 +148,12 @@ impl Builder<'_> {
             }
         };
         let name = given(spec.name.as_ref()).map(str::to_owned);
-        let separator = one_char(self, "separator", spec.separator.as_ref()).or(name.as_ref().map(|_| ','));
+        let name_param = given(spec.name_param.as_ref()).map(str::to_owned);
+        if name_param.as_ref().is_some_and(|name| !self.params.contains_key(name)) {
+            self.error(key("name_param"), "is a param that the file declares");
+        }
+        let listed = name.is_some() || name_param.is_some();
+        let separator = one_char(self, "separator", spec.separator.as_ref()).or(listed.then_some(','));
         let assign = one_char(self, "assign", spec.assign.as_ref()).unwrap_or('=');
         let encoding = self.required(&key("encoding"), spec.encoding.as_ref());
         self.one_of(&key("encoding"), &encoding, &["hex", "base64", "base64url", "base64-hex"]);
@@ -159,6 +164,7 @@ impl Builder<'_> {
             separator,
             assign,
             name,
+            name_param,
             encoding: Encoding::parse(&encoding).unwrap_or(Encoding::Hex),
             repeated: spec.repeated,
         })
@@ -268,6 +274,7 @@ pub(super) fn secret_carrier(mechanism: Mechanism, from: Expr) -> Carrier {
         separator: None,
         assign: '=',
         name: None,
+        name_param: None,
         encoding: Encoding::Text,
         repeated: false,
     }

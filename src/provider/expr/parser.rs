@@ -126,6 +126,7 @@ impl<'t, 'p, 's> Parser<'t, 'p, 's> {
             ("unbase64", None) => Ok(Pipe::Unbase64),
             ("quote", None) => Ok(Pipe::Quote),
             ("token", None) => Ok(Pipe::Token),
+            ("challenge", None) => Ok(Pipe::Challenge),
             ("until", Some(text)) if !text.is_empty() => Ok(Pipe::Until(text.into_bytes())),
             ("after", Some(text)) if !text.is_empty() => Ok(Pipe::After(text.into_bytes())),
             (word, None) if hash(word).is_some() => hash(word).map(Pipe::Digest).ok_or_else(String::new),
@@ -198,7 +199,7 @@ impl<'t, 'p, 's> Parser<'t, 'p, 's> {
     }
 }
 
-const PIPES: [&str; 23] = [
+const PIPES: [&str; 24] = [
     "empty",
     "nonempty",
     "lower",
@@ -213,6 +214,7 @@ const PIPES: [&str; 23] = [
     "unbase64",
     "quote",
     "token",
+    "challenge",
     "until",
     "after",
     "md5",

@@ -1,7 +1,7 @@
 //! Handshakes, and deliveries of which only a part is accepted.
 
 use super::rig::*;
-use makbuz::provider::{RejectionCode, SignRequest};
+use makbuz::provider::{RejectionCode, SignRequest, SignedRequest, SourceSettings};
 
 /// W-055, W-101: a challenge is echoed when it is a plain token, and is no way to have something else said or signed.
 #[test]
@@ -93,5 +93,32 @@ fn w131_adyen_items_stand_alone() {
             matches!(refused, RejectionCode::MissingSignature | RejectionCode::MalformedSignature),
             "{body}: {refused:?}"
         );
+    }
+}
+
+/// Braintree's challenge is answered under the same key as notifications: only what no payload can be is signed.
+#[test]
+fn braintree_challenges_are_signed_and_nothing_else_is() {
+    let settings = SourceSettings {
+        params: params(&[("public_key", "pub")]),
+        ..settings(vec![secret("first", "integration_private_key")])
+    };
+    let rig = Rig::bound("braintree", settings);
+    let get = |query: &str| SignedRequest { query: Some(query.to_owned()), ..raw("GET", &[], "") };
+    let challenge = "20f9f8ed05f77439fe955c977e4c8a53";
+    let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, b"integration_private_key");
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, digest.as_ref());
+    let right = format!("pub|{}", hex::encode(ring::hmac::sign(&key, challenge.as_bytes())));
+    let reply = rig.handshake(&get(&format!("bt_challenge={challenge}"))).expect("an answer");
+    assert_eq!(String::from_utf8_lossy(&reply.body), right);
+    for odd in [
+        "",
+        "abc",
+        "PG5vdGlmaWNhdGlvbj4K",
+        &"0".repeat(33),
+        "20F9F8ED05F77439FE955C977E4C8A53",
+        "20f9f8ed05f77439fe9%0A",
+    ] {
+        assert!(rig.receive_at(&get(&format!("bt_challenge={odd}")), NOW).is_err(), "{odd}");
     }
 }
