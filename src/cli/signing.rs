@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
@@ -73,7 +72,7 @@ impl SigningArgs {
             account: None,
             account_in_path: false,
             // What is signed is checked against the very time it was signed at.
-            tolerance: Some(Duration::from_secs(300)),
+            tolerance: None,
             window_strict: false,
             url: Some(url.to_owned()),
             hold_malformed: true,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use makbuz::provider::{Catalog, run_vector};
 
 mod answers;
+mod command;
 mod events;
 mod every;
 mod facts;
