@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::receipts::{page, query_refused, receipt_id, view_only};
+use super::receipts::{page, query_refused, receipt_id, storable, view_only};
 use super::view::{JobDetailJson, JobJson};
 use super::{Admin, ApiError};
 use crate::model::access::Caller;
@@ -62,6 +62,7 @@ async fn find(
 ) -> Result<Json<Value>, ApiError> {
     view_only(caller)?;
     let limit = page(filters.limit)?;
+    storable(&[&filters.subscription])?;
     let query = JobQuery {
         subscription: filters.subscription,
         state,

@@ -40,6 +40,7 @@ pub(super) async fn list(
     view_only(&caller)?;
     let Query(filters) = filters.map_err(|error| query_refused(&error))?;
     let limit = page(filters.limit)?;
+    storable(&[&filters.source, &filters.provider, &filters.account, &filters.event_id, &filters.event_type])?;
     let query = ReceiptQuery {
         source: filters.source,
         provider: filters.provider,
@@ -73,6 +74,14 @@ pub(super) async fn show(
 
 pub(super) fn view_only(caller: &Caller) -> Result<(), ApiError> {
     if caller.may_view() { Ok(()) } else { Err(ApiError::forbidden("this needs the role viewer, operator or admin")) }
+}
+
+/// Texts that both stores can look for: nothing that is stored holds a NUL.
+pub(super) fn storable(texts: &[&Option<String>]) -> Result<(), ApiError> {
+    if texts.iter().any(|text| text.as_ref().is_some_and(|text| text.contains('\0'))) {
+        return Err(ApiError::bad_request("query_invalid", "no filter holds a NUL"));
+    }
+    Ok(())
 }
 
 pub(super) fn receipt_id(text: &str) -> Result<ReceiptId, ApiError> {

@@ -374,6 +374,8 @@ async fn what_is_asked_wrongly_is_refused_with_a_code() {
         ("GET", "/v1/jobs?state=done", "", 400, "state_invalid"),
         ("GET", "/v1/jobs?reason=bad", "", 400, "reason_invalid"),
         ("GET", "/v1/review?state=queued", "", 400, "query_invalid"),
+        ("GET", "/v1/receipts?account=a%00", "", 400, "query_invalid"),
+        ("GET", "/v1/jobs?subscription=%00", "", 400, "query_invalid"),
         ("GET", "/v1/nothing", "", 404, "not_found"),
         ("PUT", "/v1/receipts", "", 405, "method_not_allowed"),
         ("POST", &replay, "{\"wy\":1}", 400, "body_invalid"),
