@@ -99,7 +99,9 @@ impl Carrier {
             }
             let named = self.name_param.as_ref().and_then(|name| context.params.get(name));
             let wanted = named.map(String::from_utf8_lossy);
-            let wanted = wanted.as_deref().or(self.name.as_deref());
+            // A param without a value names no entry, rather than every one.
+            let nameless = self.name_param.as_ref().map(|_| "");
+            let wanted = wanted.as_deref().or(nameless).or(self.name.as_deref());
             self.entries(&text, wanted, mechanism, &mut found, &mut seen)?;
         }
         match (seen, found.signatures.is_empty()) {

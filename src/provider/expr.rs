@@ -141,6 +141,11 @@ impl Expr {
         }
     }
 
+    /// Whether each alternative ends with a term of this kind.
+    pub fn ends_with(&self, wanted: impl Fn(&Term) -> bool) -> bool {
+        self.alternatives.iter().all(|pieces| pieces.last().is_some_and(|piece| wanted(&piece.term)))
+    }
+
     /// Whether a term of this kind stands in it.
     pub fn any(&self, wanted: impl Fn(&Term) -> bool) -> bool {
         let mut found = false;

@@ -101,6 +101,7 @@ impl Inlet {
         };
         let outside_window = self.check_window(signed_at, context.inbound.arrived_at)?;
         check_equal(&context, scheme)?;
+        check_not_extended(&context, scheme)?;
         let signed_sha256 = signed_digest(&context, scheme)?;
         Ok(Proof { scheme, secret, signed_at, outside_window, signed_sha256 })
     }
@@ -248,6 +249,21 @@ fn check_equal(context: &Context<'_, '_>, scheme: &Scheme) -> Result<(), Rejecti
                 "the body is not the one that the signature points at",
             ));
         }
+    }
+    Ok(())
+}
+
+/// A plain hash whose message does not end with the secret can be continued by whoever has seen one: over the message, the
+/// hash's own padding, and more. The padding holds zero bytes, which no provider's text does.
+fn check_not_extended(context: &Context<'_, '_>, scheme: &Scheme) -> Result<(), Rejection> {
+    let (Mechanism::Plain(_), Some(signed)) = (scheme.mechanism, &scheme.signed) else { return Ok(()) };
+    if signed.ends_with(|term| matches!(term, Term::Secret)) {
+        return Ok(());
+    }
+    let mut padded = false;
+    context.feed(signed, &mut |bytes| padded |= bytes.contains(&0)).map_err(refusal)?;
+    if padded {
+        return Err(Rejection::new(RejectionCode::BadSignature, "a zero byte in a message that others can continue"));
     }
     Ok(())
 }

@@ -34,12 +34,13 @@ pub enum Order {
 }
 
 impl Sorted {
-    /// Whether the field is always among them.
+    /// Whether the field's value is always signed as that field's: without the names, nothing says whose a value is.
     pub fn covers(&self, name: &str) -> bool {
-        match &self.order {
-            Order::Named { required, .. } => required.iter().any(|required| required == name),
-            Order::Received | Order::ByName { .. } => self.keeps(name.as_bytes()),
-        }
+        self.names
+            && match &self.order {
+                Order::Named { required, .. } => required.iter().any(|required| required == name),
+                Order::Received | Order::ByName { .. } => self.keeps(name.as_bytes()),
+            }
     }
 
     /// The fields as the scheme signs them.

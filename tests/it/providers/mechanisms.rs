@@ -1,9 +1,9 @@
 //! Mechanisms that no shipped file uses yet: a file made here, and a known request that it must judge rightly. And what a
 //! mechanism must refuse that no known request shows.
 
-use makbuz::provider::{Catalog, RejectionCode, run_vector};
+use makbuz::provider::{Catalog, Definition, RejectionCode, run_vector};
 
-use super::rig::{Rig, raw};
+use super::rig::{NOW, Rig, raw};
 use super::*;
 
 /// Name, scheme and other sections, the lines of `[identity]`.
@@ -200,4 +200,36 @@ fn a_list_of_signed_fields_holds_those_that_matter() {
     }
     let unknown = [&all[..], &["nothing"]].concat();
     assert_eq!(rig.code(&post(&unknown)), RejectionCode::MissingSignature, "a field that is not there");
+}
+
+/// SHA-256 over `secret-body` can be continued without the secret: the body, the hash's own padding, and whatever follows.
+#[test]
+fn a_hash_that_others_can_continue_takes_no_padding() {
+    let hash = |message: &[u8]| hex::encode(ring::digest::digest(&ring::digest::SHA256, message));
+    let padding = b"\x80\0\0\0\0\x01";
+    let body = br#"{"id":"ORDE_1","charges":[{"status":"PAID"}]}"#;
+    let rig = Rig::with("pagbank", &["pagbank_token"]);
+    let post = |name: &str, signature: String, body: &[u8]| raw("POST", &[(name, &signature)], body.to_vec());
+    let pagbank = |body: &[u8]| post("x-authenticity-token", hash(&[b"pagbank_token-", body].concat()), body);
+    assert_eq!(rig.event(&pagbank(body)).provider_ref, "ORDE_1");
+    let continued = [&body[..], padding, br#"{"id":"ORDE_2"}"#].concat();
+    assert_eq!(rig.code(&pagbank(&continued)), RejectionCode::BadSignature);
+    // With the secret at the end there is nothing to continue.
+    let rig = Rig::with("ppro", &["ppro_secret"]);
+    let ppro = post("webhook-signature", hash(&[&continued[..], b".ppro_secret"].concat()), &continued);
+    assert!(rig.receive_at(&ppro, NOW).is_ok());
+}
+
+/// Where values are signed without their names, no field is signed as itself.
+#[test]
+fn a_value_without_its_name_is_no_signed_id() {
+    for name in ["nestpay-v3", "garanti-vpos", "akbank-vpos"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("providers/{name}.toml"));
+        let text = std::fs::read_to_string(path).expect("a file");
+        assert!(Definition::compile("x.toml", &text.replace(&format!("name = \"{name}\""), "name = \"x\"")).is_ok());
+        let claimed =
+            text.replace("signed = false", "signed = true").replace(&format!("name = \"{name}\""), "name = \"x\"");
+        let errors = Definition::compile("x.toml", &claimed).expect_err("a claim that does not hold");
+        assert!(errors.iter().any(|error| error.key.starts_with("identity")), "{name}: {errors:?}");
+    }
 }
